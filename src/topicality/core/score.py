@@ -1,0 +1,242 @@
+"""Scores: how much speaks for each rule, for messages given as vectors. No text is read here but stems.
+
+A rule is a set of members (its name, its description, the parts of a description that enumerates, its examples), each
+its own vector. Four things are measured and joined into log-odds with weights that were fitted once
+(`tools/fit_guard.py`) and hold for any encoder, since every quantity is relative to the background:
+
+    topic side    soft maximum over the members, in standard deviations above the background's utterances
+    message side  the same, in standard deviations above the message's similarity to unrelated subjects' names
+    subject       the message's share of subjects akin to the rule, by the nearest subjects of the background
+    words         the rarest word that the message shares with the rule
+
+Subjects akin to the rule are left out of the first two, so that a broad rule is not measured against itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topicality.core.background import Background
+from topicality.errors import InputError, SpaceMismatchError
+from topicality.types import Space
+from topicality.vectors import Array
+
+Matrix = NDArray[np.float64]
+
+FEATURES = ("topic", "message", "subject", "words")
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Fitted constants of the score. Lengths are in units of the background's spread.
+
+    Attributes:
+        softness: sharpness of the soft maximum over members. kin: how far above the other subjects (in robust s.d.) a
+            subject must be to count as akin, and how sharply. temperature: of the subject posterior.
+        weights: one for each of `FEATURES`. bias: added to their sum. counter: weight of counterexamples.
+    """
+
+    softness: float
+    kin: tuple[float, float]
+    temperature: float
+    weights: tuple[float, float, float, float]
+    bias: float
+    counter: float = 4.0
+
+
+@dataclass(frozen=True)
+class RuleMembers:
+    """One rule, ready to be scored.
+
+    Attributes:
+        name: the rule's name. texts: the members as text, M of them. vectors: shape (M, D), unit length.
+        counter: counterexamples, shape (K, D). lexicon: stems of the rule with weights in (0, 1].
+    """
+
+    name: str
+    texts: tuple[str, ...]
+    vectors: Array
+    counter: Array | None = None
+    lexicon: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What speaks for each of R rules, for each of N messages.
+
+    Attributes:
+        best: shape (N, R), cosine similarity to the nearest member, [-1, 1].
+        features: shape (N, R, 4), in the order of `FEATURES`.
+        logits: shape (N, R), log-odds of belonging to the rule.
+        slope: shape (N, R), how much the log-odds grow with each unit of cosine.
+        elsewhere: shape (N,), similarity to the nearest subject akin to no rule, in spreads of the background.
+        distinct: shape (N,), the strongest subject of all, in s.d. above the message's mean one: how clearly it is about
+            anything.
+    """
+
+    best: Matrix
+    features: Matrix
+    logits: Matrix
+    slope: Matrix
+    elsewhere: NDArray[np.float64]
+    distinct: NDArray[np.float64]
+
+
+class RuleBook:
+    """Rules compiled against a background, scored together in a few matrix products. Immutable; safe in threads.
+
+    Args:
+        rules: at least one. background: of the same space. weights: see `Weights`.
+    Raises:
+        InputError: no rule, a rule without members, or vectors that are not finite.
+        SpaceMismatchError: the vectors' dimension is not the background's.
+    Cost: O(M·N) once, for M members and N background utterances.
+    """
+
+    def __init__(self, rules: Sequence[RuleMembers], background: Background, weights: Weights) -> None:
+        if not rules:
+            raise InputError("a rule book needs at least one rule")
+        for rule in rules:
+            _check(rule.vectors, background.space, f"rule {rule.name!r}")
+        self.rules = tuple(rules)
+        self.background = background
+        self.weights = weights
+        self._members = np.ascontiguousarray(np.vstack([rule.vectors for rule in rules]), dtype=np.float32)
+        self._counts = np.array([len(rule.vectors) for rule in rules])
+        self._starts = np.concatenate([[0], np.cumsum(self._counts)[:-1]])
+        self._sharpness = weights.softness / background.spread
+        self._kin = self._akin()
+        apart = 1.0 - self._kin  # (R, S)
+        self._share = apart / apart.sum(axis=1, keepdims=True)
+        self._unrelated = 1.0 - self._kin.max(axis=0)
+        self._mean, self._sd = self._against_background()
+        self._counter = [
+            (index, np.asarray(rule.counter, dtype=np.float32))
+            for index, rule in enumerate(rules)
+            if rule.counter is not None and len(rule.counter)
+        ]
+        for index, counter in self._counter:
+            _check(counter, background.space, f"counterexamples of rule {rules[index].name!r}")
+
+    @property
+    def kin(self) -> Matrix:
+        """Shape (R, S): how much each background subject belongs to each rule, [0, 1]."""
+        return self._kin
+
+    def score(self, vectors: Array, stems: Sequence[Sequence[str]] | None = None) -> Evidence:
+        """Score messages.
+
+        Args:
+            vectors: shape (N, D), unit length, of the background's space.
+            stems: content stems of each message; None leaves the word evidence at zero.
+        Raises:
+            InputError, SpaceMismatchError: see the class.
+        Cost: O(N · (M + S) · D).
+        """
+        _check(vectors, self.background.space, "a message")
+        similar = vectors @ self._members.T
+        best = np.maximum.reduceat(similar, self._starts, axis=1).astype(np.float64)
+        soft = self._soft(similar)
+        topic = (soft - self._mean) / self._sd
+        names = (vectors @ self.background.names.T).astype(np.float64)
+        mean = names @ self._share.T
+        sd = np.sqrt(np.maximum((names * names) @ self._share.T - mean * mean, 1e-8))
+        message = (soft - mean) / sd
+        standing = (vectors @ self.background.prototypes.T).astype(np.float64)
+        elsewhere = (standing * self._unrelated).max(axis=1) / self.background.spread
+        standing -= standing.mean(axis=1, keepdims=True)
+        standing /= np.maximum(standing.std(axis=1, keepdims=True), 1e-6)
+        posterior = np.exp((standing - standing.max(axis=1, keepdims=True)) / self.weights.temperature)
+        posterior /= posterior.sum(axis=1, keepdims=True)
+        subject = np.log(posterior @ self._kin.T + 0.01)
+        features = np.stack([topic, message, subject, self._words(len(vectors), stems)], axis=2)
+        logits = features @ np.asarray(self.weights.weights) + self.weights.bias
+        for index, counter in self._counter:
+            nearer = (vectors @ counter.T).max(axis=1) - best[:, index]
+            logits[:, index] -= self.weights.counter * np.maximum(nearer / self.background.spread + 0.25, 0.0)
+        slope = self.weights.weights[0] / self._sd + self.weights.weights[1] / sd
+        return Evidence(
+            best,
+            features,
+            logits,
+            np.broadcast_to(slope, logits.shape),
+            elsewhere,
+            standing.max(axis=1),
+        )
+
+    def nearest(self, vector: Array, rule: int) -> int:
+        """Index of the rule's member that is nearest to one message, shape (D,). Ties go to the earlier member."""
+        start = self._starts[rule]
+        return int(np.argmax(self._members[start : start + self._counts[rule]] @ vector))
+
+    def _soft(self, similar: NDArray[np.float32]) -> Matrix:
+        grown = np.exp(self._sharpness * (similar.astype(np.float64) - 1.0))
+        return np.asarray(np.log(np.add.reduceat(grown, self._starts, axis=1) / self._counts) / self._sharpness + 1.0)
+
+    def _akin(self) -> Matrix:
+        names = self._soft(self.background.names @ self._members.T)
+        described = self._soft(self.background.descriptions @ self._members.T)
+        closeness = (names + described).T / 2  # (R, S)
+        middle = np.median(closeness, axis=1, keepdims=True)
+        deviation = 1.4826 * np.median(np.abs(closeness - middle), axis=1, keepdims=True)
+        level, sharpness = self.weights.kin
+        standing = (closeness - middle) / np.maximum(deviation, 1e-6)
+        return np.asarray(1.0 / (1.0 + np.exp(np.clip(-sharpness * (standing - level), -60, 60))))
+
+    def _against_background(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        owner = self.background.owner
+        share = np.where(owner >= 0, 1.0 - self._kin[:, np.maximum(owner, 0)], 1.0)  # (R, N)
+        share /= share.sum(axis=1, keepdims=True)
+        soft = np.vstack(
+            [self._soft(block @ self._members.T) for block in _blocks(self.background.utterances, len(self._members))]
+        )  # (N, R)
+        mean = (share.T * soft).sum(axis=0)
+        variance = (share.T * (soft - mean) ** 2).sum(axis=0)
+        return mean, np.sqrt(np.maximum(variance, 1e-8))
+
+    def _words(self, count: int, stems: Sequence[Sequence[str]] | None) -> Matrix:
+        found = np.zeros((count, len(self.rules)))
+        if stems is not None:
+            rarity = self.background.rarity
+            for row, spoken in enumerate(stems):
+                for column, rule in enumerate(self.rules):
+                    lexicon = rule.lexicon
+                    shared = [lexicon[stem] * rarity(stem) for stem in spoken if stem in lexicon]
+                    if shared:
+                        found[row, column] = max(shared)
+        return found
+
+
+def lexicon(name: Sequence[str], description: Sequence[str], examples: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Weights of a rule's words: name 1, description 0.8, words of two or more examples 0.4 and up, never above 0.8."""
+    weights: dict[str, float] = {}
+    counts: dict[str, int] = {}
+    for example in examples:
+        for stem in set(example):
+            counts[stem] = counts.get(stem, 0) + 1
+    for stem, count in counts.items():
+        if count >= 2:
+            weights[stem] = min(0.3 + 0.1 * count, 0.8) * min(1.0, 10 / len(examples) + 0.3)
+    for stem in description:
+        weights[stem] = 0.8
+    for stem in name:
+        weights[stem] = 1.0
+    return weights
+
+
+def _blocks(matrix: Array, members: int) -> list[Array]:
+    rows = max(1, 2_000_000 // max(members, 1))  # keeps the similarity block near 16 MB whatever the policy's size
+    return [matrix[start : start + rows] for start in range(0, len(matrix), rows)]
+
+
+def _check(vectors: Array, space: Space, what: str) -> None:
+    if vectors.ndim != 2 or len(vectors) == 0:
+        raise InputError(f"{what}: vectors must have shape (N, D) with N >= 1, got shape {vectors.shape}")
+    if vectors.shape[1] != space.dimension:
+        raise SpaceMismatchError(space, f"dimension {vectors.shape[1]}")
+    if not np.isfinite(vectors).all():
+        raise InputError(f"{what}: vectors must be finite, got NaN or infinity inside; check the encoder that made them")

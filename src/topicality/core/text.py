@@ -1,0 +1,233 @@
+"""Plain facts about a text: folded form, words, script, language, small talk, parts of a description."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from snowballstemmer.basestemmer import BaseStemmer
+
+# Letters that look like Latin ones. NFKC does not join these: they are different letters, used to slip past word lists.
+_LOOKALIKES = str.maketrans(
+    "аеорсухіјѕһԁԛԝѵкмтвнАЕОРСУХІЈЅМТВНКЗαοεινρτυκχΑΒΕΖΗΙΚΜΝΟΡΤΥΧɑɡıℓ",
+    "aeopcyxijshdqwvkmtbhAEOPCYXIJSMTBHK3aoeivptukxABEZHIKMNOPTYXagil",
+)
+_WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
+_SPLIT = re.compile(r"[;,:•|/\n]|\s[-–—]\s|\.\s+|\b(?:and|or|including|such as|e\.g\.|as well as|und|et|y)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """A text with hidden and look-alike characters undone.
+
+    Attributes:
+        text: the folded text.
+        changed: whether anything but white space was different.
+        origin: for each folded character the index it came from; None when the two texts line up one to one.
+    """
+
+    text: str
+    changed: bool
+    origin: tuple[int, ...] | None = None
+
+    def source(self, start: int, end: int) -> tuple[int, int]:
+        """The range of the text as given that the folded range [start, end) came from."""
+        if self.origin is None or start >= end:
+            return start, end
+        return self.origin[start], self.origin[end - 1] + 1
+
+
+def fold(text: str) -> Folded:
+    """Undo what hides a word from a reader of code but not from a reader of the screen.
+
+    Removes zero-width and other format characters, applies NFKC (full-width, ligatures, styled letters), and maps
+    Cyrillic and Greek look-alikes to Latin in words that mix scripts. Words wholly in another script are kept.
+
+    Cost: O(len(text)); text that is ASCII is returned as it is.
+    """
+    if text.isascii():
+        return Folded(text, changed=False)
+    characters: list[str] = []
+    origin: list[int] = []
+    index = 0
+    while index < len(text):
+        end = index + 1
+        while end < len(text) and unicodedata.combining(text[end]):
+            end += 1
+        cluster = text[index : min(end, index + 3)]  # more than two marks on one letter is noise, not spelling
+        if unicodedata.category(cluster[0]) not in ("Cf", "Mn", "Me", "Co", "Cn"):
+            for character in unicodedata.normalize("NFKC", cluster):
+                if not unicodedata.category(character).startswith("Cf"):
+                    characters.append(character)
+                    origin.append(index)
+        index = end
+    folded = _latin_words("".join(characters))
+    aligned = len(folded) == len(text) and origin == list(range(len(text)))
+    return Folded(folded, changed=folded != text, origin=None if aligned else tuple(origin))
+
+
+def _latin_words(text: str) -> str:
+    mostly_latin = script_shares(text).get("LATIN", 0.0) >= 0.5
+
+    def undo(match: re.Match[str]) -> str:
+        word = match.group()
+        if word.isascii():
+            return word
+        plain = word.translate(_LOOKALIKES)
+        mixed = any(character.isascii() and character.isalpha() for character in word)
+        return plain if plain.isascii() and (mixed or mostly_latin) or (mixed and plain != word) else word
+
+    return _WORD.sub(undo, text)
+
+
+def words(text: str) -> list[str]:
+    """The words of a text, case-folded; apostrophes inside a word are dropped ("don't" is "dont")."""
+    return [match.group().replace("'", "").replace("’", "") for match in _WORD.finditer(text.casefold())]
+
+
+def stems(text: str) -> list[str]:
+    """The words of a text, reduced to their stems (Snowball, English), so that inflected forms are equal."""
+    return [_stem(word) for word in words(text)]
+
+
+@lru_cache(maxsize=8192)
+def _stem(word: str) -> str:
+    return str(_stemmer().stemWord(word)) if word.isascii() else word
+
+
+@lru_cache(maxsize=1)
+def _stemmer() -> BaseStemmer:
+    from snowballstemmer import stemmer
+
+    return stemmer("english")
+
+
+def parts(name: str, description: str) -> list[str]:
+    """What a rule is matched by: its name, its description, and each part of a description that enumerates.
+
+    "Bank accounts: balances, transfers and cards" gives the whole, "Bank accounts", "balances", "transfers", "cards".
+    A part that is a lone short word is read together with the name, which says what it is a part of.
+    """
+    members = [name]
+    text = " ".join(description.split())
+    if text:
+        members.append(text)
+        pieces = [piece.strip(" .") for piece in _SPLIT.split(text)]
+        pieces = [piece for piece in pieces if len(piece) > 2 and words(piece)]
+        if len(pieces) > 1:
+            members.extend(pieces)
+    return list(dict.fromkeys(members))
+
+
+def script_shares(text: str) -> dict[str, float]:
+    """Share of letters by script ("LATIN", "CYRILLIC", "CJK" …), [0, 1]; empty when there is no letter.
+
+    An ideograph or a syllable stands for about a word, so it counts 2.5 letters.
+    """
+    counts: dict[str, float] = {}
+    if text.isascii():
+        return {"LATIN": 1.0} if any(character.isalpha() for character in text) else {}
+    for character in text:
+        if character.isalpha():
+            script = "LATIN" if character.isascii() else unicodedata.name(character, "UNKNOWN").split(" ", 1)[0]
+            counts[script] = counts.get(script, 0.0) + (2.5 if script in ("CJK", "HIRAGANA", "KATAKANA", "HANGUL") else 1.0)
+    total = sum(counts.values())
+    return {script: count / total for script, count in counts.items()} if total else {}
+
+
+def language(text: str, function_words: Mapping[str, frozenset[str]]) -> str | None:
+    """Best guess at the language, as ISO 639-1 code or a script name in upper case; None when nothing stands out.
+
+    Made to be sure rather than complete: another script by its share of the letters, a language in Latin script only
+    when its function words clearly outnumber the English ones. Names and titles in an English sentence are not enough.
+
+    Args:
+        text: folded text; the first 4,000 characters are read.
+        function_words: words that only that language uses often, by code; must have "en".
+    Cost: O(len(text)), a few microseconds a message.
+    """
+    head = text[:4000]
+    shares = script_shares(head)
+    foreign = {script: share for script, share in shares.items() if script != "LATIN"}
+    if sum(foreign.values()) >= 0.3:
+        return max(foreign, key=lambda script: foreign[script])
+    spoken = words(head)
+    if len(spoken) < 2:
+        return None
+    hits = {code: sum(word in known for word in spoken) for code, known in function_words.items()}
+    english = hits.pop("en", 0)
+    if not hits:
+        return None
+    code = max(hits, key=lambda key: hits[key])
+    found = hits[code]
+    enough = found >= 3 or (found == 2 and len(spoken) <= 5)
+    return code if enough and found >= 2 * english + 1 and found >= 0.3 * len(spoken) else None
+
+
+def is_small_talk(text: str, phrases: frozenset[tuple[str, ...]], longest: int) -> bool:
+    """Whether a text is nothing but small talk: one or more known phrases, end to end.
+
+    Args:
+        phrases: known phrases, as word tuples. longest: words in the longest one.
+    Cost: O(words · longest); texts of more than 12 words are never small talk.
+    """
+    spoken = tuple(words(text))
+    if not spoken:
+        return False  # only emoji or punctuation: the caller decides
+    if len(spoken) > 12:
+        return False
+    reachable = {0}
+    for start in range(len(spoken)):
+        if start in reachable:
+            for length in range(1, min(longest, len(spoken) - start) + 1):
+                if spoken[start : start + length] in phrases:
+                    reachable.add(start + length)
+    return len(spoken) in reachable
+
+
+def sections(lines: Iterable[str]) -> dict[str, list[str]]:
+    """Read "# name" sections of a plain word list; blank lines are skipped."""
+    found: dict[str, list[str]] = {}
+    current = ""
+    for line in lines:
+        entry = line.strip()
+        if entry.startswith("#"):
+            current = entry.lstrip("# ").strip()
+        elif entry:
+            found.setdefault(current, []).append(entry)
+    return found
+
+
+def contains(haystack: Sequence[str], needle: Sequence[str]) -> bool:
+    """Whether one word sequence stands in another, whole and in a row."""
+    return any(True for _ in positions(haystack, needle))
+
+
+def positions(haystack: Sequence[str], needle: Sequence[str]) -> Iterator[int]:
+    """Where one word sequence stands in another."""
+    size = len(needle)
+    if size:
+        for start in range(len(haystack) - size + 1):
+            if list(haystack[start : start + size]) == list(needle):
+                yield start
+
+
+_FUNCTION_STEMS = frozenset(
+    "a about after again all also am an and ani anyon anyth are as ask at be becaus been but by can could did do doe doesnt dont"
+    " each even ever everi few for from get give go good got had has have he her here him his how i if ill im in into is isnt it"
+    " it its ive just know let like littl lot made make mani may me mean more most much must my need never new next no not now of"
+    " off ok okay on one onli or other our out over own pleas put realli right said same say see she should show so some someth"
+    " still such take tell than thank that the their them then there these they thing think this those time to too tri two up us"
+    " use veri want was way we well were what whatev when where which while who whose whi will with without wont would yes yet you"
+    " your youre".split()
+)
+
+
+def content_stems(text: str) -> list[str]:
+    """Stems of the words that carry a subject: no function words, nothing of one letter."""
+    return [stem for stem in stems(text) if len(stem) > 1 and stem not in _FUNCTION_STEMS]
