@@ -92,25 +92,35 @@ class OnError(_Model):
     blocked: Literal["allow", "flag", "block"] = "block"
 
 
+class FittedSide(_Model):
+    """One side's fit: log-odds become slope · (log-odds + head · vector) + offset.
+
+    Attributes:
+        slope, offset: the map. head: base64 of D little-endian float32 numbers; "" for none.
+        threshold: the side's own threshold from before the fit, kept so that it can be undone.
+    """
+
+    slope: float
+    offset: float
+    head: str = ""
+    threshold: float
+
+
 class Fitted(_Model):
     """What `calibrate` learned, with all that is needed to know whether it still applies.
 
     Attributes:
-        space: the encoder the numbers belong to, as text; another encoder ignores them and says so.
-        target: what the thresholds were fitted for.
-        rows: labelled rows used, per label.
-        on: ISO date of the fit.
-        allowed: (slope, offset) that map the allowed side's log-odds; likewise `blocked`.
-        heads: one linear head per rule name: weights as base64 float32, and an offset.
+        space: the encoder the numbers belong to, as text; with another encoder the fit is left out, and verdicts say so.
+        target: what the thresholds were fitted for. rows: labelled rows used, per label. on: ISO date of the fit.
+        allowed, blocked: the sides that were fitted.
     """
 
     space: str
     target: str
     rows: dict[str, int]
     on: str
-    allowed: tuple[float, float] | None = None
-    blocked: tuple[float, float] | None = None
-    heads: dict[str, tuple[str, float]] = Field(default_factory=dict)
+    allowed: FittedSide | None = None
+    blocked: FittedSide | None = None
 
 
 class Policy(_Model):
@@ -123,6 +133,8 @@ class Policy(_Model):
         off_topic_action: for messages on no allowed topic.
         blocked_action: for messages on a blocked topic.
         allowed_threshold: probability, [0, 1], from which a message counts as on an allowed topic (met at >=).
+        follow_up_threshold: the same for a message that is read with what was said before. Higher by default: what was
+            said before was mostly on topic, so more has to speak for a message that changes the subject.
         blocked_threshold: probability, [0, 1], from which it counts as on a blocked one (met at >=).
         scoring: "calibrated" (background-normalised probabilities) or "cosine": plain best-member cosine, where the
             two thresholds are cosines in [-1, 1] (the ancestors' rule; see docs/coming-from.md).
@@ -143,10 +155,11 @@ class Policy(_Model):
     blocked: Rules = ()
     off_topic_action: Action = "flag"
     blocked_action: Literal["flag", "redirect", "block"] = "block"
-    allowed_threshold: float = 0.5
-    blocked_threshold: float = 0.5
+    allowed_threshold: float = 0.3
+    follow_up_threshold: float = 0.5
+    blocked_threshold: float = 0.3
     scoring: Literal["calibrated", "cosine"] = "calibrated"
-    borderline: tuple[float, float] = (0.35, 0.65)
+    borderline: tuple[float, float] = (0.15, 0.6)
     judge: Literal["borderline", "always", "never"] = "borderline"
     small_talk: bool = True
     context_turns: int = Field(default=4, ge=0, le=50)
@@ -168,6 +181,7 @@ class Policy(_Model):
             if rule.threshold is not None:
                 self._bounded(f"{side} rule {rule.name!r}: threshold", rule.threshold)
         self._bounded("allowed_threshold", self.allowed_threshold)
+        self._bounded("follow_up_threshold", self.follow_up_threshold)
         self._bounded("blocked_threshold", self.blocked_threshold)
         low, high = self.borderline
         if not 0.0 <= low <= high <= 1.0:
@@ -186,6 +200,18 @@ class Policy(_Model):
     def sided(self) -> list[tuple[Side, TopicRule]]:
         """All rules with their side, allowed first."""
         return [("allowed", rule) for rule in self.allowed] + [("blocked", rule) for rule in self.blocked]
+
+    def unfitted(self) -> Policy:
+        """This policy as it was before `calibrate`."""
+        if self.fitted is None:
+            return self
+        values = {**_plain(self), "fitted": None}
+        if self.fitted.allowed:
+            values["allowed_threshold"] = self.fitted.allowed.threshold
+            values["follow_up_threshold"] = type(self).model_fields["follow_up_threshold"].default
+        if self.fitted.blocked:
+            values["blocked_threshold"] = self.fitted.blocked.threshold
+        return Policy(**values)
 
     def threshold(self, side: Side, rule: TopicRule) -> float:
         """The rule's own threshold, or else its side's."""

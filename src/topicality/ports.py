@@ -168,7 +168,12 @@ class Store(Protocol):
         ...
 
     def exchanges(
-        self, scope: Scope, *, statuses: Sequence[ExchangeStatus] = (), newest: int | None = None, limit: int | None = None
+        self,
+        scope: Scope,
+        *,
+        statuses: Sequence[ExchangeStatus] = (),
+        newest: int | None = None,
+        limit: int | None = None,
     ) -> list[Exchange]:
         """Exchanges of a scope by conversation and sequence, ascending.
 
@@ -184,7 +189,9 @@ class Store(Protocol):
         """Live passages of a scope by conversation, sequence, side (user first) and position."""
         ...
 
-    def topics(self, owner: str, conversation: str | None = None, *, dropped: bool = False) -> list[tuple[str, TopicRecord]]:
+    def topics(
+        self, owner: str, conversation: str | None = None, *, dropped: bool = False
+    ) -> list[tuple[str, TopicRecord]]:
         """Topics with their conversation, by conversation and number."""
         ...
 

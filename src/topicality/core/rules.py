@@ -9,6 +9,7 @@ from topicality.config import Side, TopicRule
 from topicality.core.background import Background
 from topicality.core.score import RuleBook, RuleMembers, Weights, lexicon
 from topicality.core.text import content_stems, fold, parts
+from topicality.types import Space
 from topicality.vectors import Array
 
 
@@ -43,7 +44,9 @@ def flattened(rules: Sequence[RuleTexts]) -> list[str]:
     return [text for rule in rules for text in (*rule.members, *rule.counter)]
 
 
-def compiled(rules: Sequence[RuleTexts], vectors: Array, background: Background, weights: Weights) -> RuleBook | None:
+def compiled(
+    rules: Sequence[RuleTexts], vectors: Array, background: Background | None, weights: Weights, space: Space | None = None
+) -> RuleBook | None:
     """The rules as a rule book, or None if there are none.
 
     Args:
@@ -70,4 +73,4 @@ def compiled(rules: Sequence[RuleTexts], vectors: Array, background: Background,
             )
         )
         start = end
-    return RuleBook(members, background, weights)
+    return RuleBook(members, background, weights, space)

@@ -28,6 +28,7 @@ from topicality.vectors import Array
 Matrix = NDArray[np.float64]
 
 FEATURES = ("topic", "message", "subject", "words")
+_ROWS = 256  # messages scored at once: bounds memory for long messages against large policies
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class RuleMembers:
     lexicon: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """What speaks for each of R rules, for each of N messages.
 
@@ -90,37 +91,43 @@ class RuleBook:
     """Rules compiled against a background, scored together in a few matrix products. Immutable; safe in threads.
 
     Args:
-        rules: at least one. background: of the same space. weights: see `Weights`.
+        rules: at least one. background: of the same space; without one only `Evidence.best` is measured, the rest is zero.
+        weights: see `Weights`. space: the vectors' space, where there is no background to name it.
     Raises:
         InputError: no rule, a rule without members, or vectors that are not finite.
         SpaceMismatchError: the vectors' dimension is not the background's.
     Cost: O(M·N) once, for M members and N background utterances.
     """
 
-    def __init__(self, rules: Sequence[RuleMembers], background: Background, weights: Weights) -> None:
+    def __init__(
+        self, rules: Sequence[RuleMembers], background: Background | None, weights: Weights, space: Space | None = None
+    ) -> None:
         if not rules:
             raise InputError("a rule book needs at least one rule")
+        self.space = background.space if background else space or Space("vectors", rules[0].vectors.shape[-1])
         for rule in rules:
-            _check(rule.vectors, background.space, f"rule {rule.name!r}")
+            _check(rule.vectors, self.space, f"rule {rule.name!r}")
         self.rules = tuple(rules)
         self.background = background
         self.weights = weights
         self._members = np.ascontiguousarray(np.vstack([rule.vectors for rule in rules]), dtype=np.float32)
         self._counts = np.array([len(rule.vectors) for rule in rules])
         self._starts = np.concatenate([[0], np.cumsum(self._counts)[:-1]])
-        self._sharpness = weights.softness / background.spread
-        self._kin = self._akin()
+        self._counter: list[tuple[int, Array]] = []
+        if background is not None:
+            self._read_against(background)
+
+    def _read_against(self, background: Background) -> None:
+        self._sharpness = self.weights.softness / background.spread
+        self._kin = self._akin(background)
         apart = 1.0 - self._kin  # (R, S)
         self._share = apart / apart.sum(axis=1, keepdims=True)
         self._unrelated = 1.0 - self._kin.max(axis=0)
-        self._mean, self._sd = self._against_background()
-        self._counter = [
-            (index, np.asarray(rule.counter, dtype=np.float32))
-            for index, rule in enumerate(rules)
-            if rule.counter is not None and len(rule.counter)
-        ]
-        for index, counter in self._counter:
-            _check(counter, background.space, f"counterexamples of rule {rules[index].name!r}")
+        self._mean, self._sd = self._background_scores(background)
+        for index, rule in enumerate(self.rules):
+            if rule.counter is not None and len(rule.counter):
+                _check(rule.counter, self.space, f"counterexamples of rule {rule.name!r}")
+                self._counter.append((index, np.asarray(rule.counter, dtype=np.float32)))
 
     @property
     def kin(self) -> Matrix:
@@ -137,27 +144,37 @@ class RuleBook:
             InputError, SpaceMismatchError: see the class.
         Cost: O(N · (M + S) · D).
         """
-        _check(vectors, self.background.space, "a message")
+        _check(vectors, self.space, "a message")
+        blocks = [self._score_block(vectors[start : start + _ROWS], stems and stems[start : start + _ROWS]) for start in range(0, len(vectors), _ROWS)]
+        if len(blocks) == 1:
+            return blocks[0]
+        return Evidence(*(np.concatenate([getattr(block, name) for block in blocks]) for name in Evidence.__slots__))
+
+    def _score_block(self, vectors: Array, stems: Sequence[Sequence[str]] | None) -> Evidence:
         similar = vectors @ self._members.T
         best = np.maximum.reduceat(similar, self._starts, axis=1).astype(np.float64)
+        background = self.background
+        if background is None:
+            none, flat = np.zeros_like(best), np.zeros(len(best))
+            return Evidence(best, np.zeros((*best.shape, len(FEATURES))), none, none, flat, flat)
         soft = self._soft(similar)
         topic = (soft - self._mean) / self._sd
-        names = (vectors @ self.background.names.T).astype(np.float64)
+        names = (vectors @ background.names.T).astype(np.float64)
         mean = names @ self._share.T
         sd = np.sqrt(np.maximum((names * names) @ self._share.T - mean * mean, 1e-8))
         message = (soft - mean) / sd
-        standing = (vectors @ self.background.prototypes.T).astype(np.float64)
-        elsewhere = (standing * self._unrelated).max(axis=1) / self.background.spread
+        standing = (vectors @ background.prototypes.T).astype(np.float64)
+        elsewhere = (standing * self._unrelated).max(axis=1) / background.spread
         standing -= standing.mean(axis=1, keepdims=True)
         standing /= np.maximum(standing.std(axis=1, keepdims=True), 1e-6)
         posterior = np.exp((standing - standing.max(axis=1, keepdims=True)) / self.weights.temperature)
         posterior /= posterior.sum(axis=1, keepdims=True)
         subject = np.log(posterior @ self._kin.T + 0.01)
-        features = np.stack([topic, message, subject, self._words(len(vectors), stems)], axis=2)
+        features = np.stack([topic, message, subject, self._words(background, len(vectors), stems)], axis=2)
         logits = features @ np.asarray(self.weights.weights) + self.weights.bias
         for index, counter in self._counter:
             nearer = (vectors @ counter.T).max(axis=1) - best[:, index]
-            logits[:, index] -= self.weights.counter * np.maximum(nearer / self.background.spread + 0.25, 0.0)
+            logits[:, index] -= self.weights.counter * np.maximum(nearer / background.spread + 0.25, 0.0)
         slope = self.weights.weights[0] / self._sd + self.weights.weights[1] / sd
         return Evidence(
             best,
@@ -177,9 +194,9 @@ class RuleBook:
         grown = np.exp(self._sharpness * (similar.astype(np.float64) - 1.0))
         return np.asarray(np.log(np.add.reduceat(grown, self._starts, axis=1) / self._counts) / self._sharpness + 1.0)
 
-    def _akin(self) -> Matrix:
-        names = self._soft(self.background.names @ self._members.T)
-        described = self._soft(self.background.descriptions @ self._members.T)
+    def _akin(self, background: Background) -> Matrix:
+        names = self._soft(background.names @ self._members.T)
+        described = self._soft(background.descriptions @ self._members.T)
         closeness = (names + described).T / 2  # (R, S)
         middle = np.median(closeness, axis=1, keepdims=True)
         deviation = 1.4826 * np.median(np.abs(closeness - middle), axis=1, keepdims=True)
@@ -187,21 +204,21 @@ class RuleBook:
         standing = (closeness - middle) / np.maximum(deviation, 1e-6)
         return np.asarray(1.0 / (1.0 + np.exp(np.clip(-sharpness * (standing - level), -60, 60))))
 
-    def _against_background(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        owner = self.background.owner
+    def _background_scores(self, background: Background) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        owner = background.owner
         share = np.where(owner >= 0, 1.0 - self._kin[:, np.maximum(owner, 0)], 1.0)  # (R, N)
         share /= share.sum(axis=1, keepdims=True)
         soft = np.vstack(
-            [self._soft(block @ self._members.T) for block in _blocks(self.background.utterances, len(self._members))]
+            [self._soft(block @ self._members.T) for block in _blocks(background.utterances, len(self._members))]
         )  # (N, R)
         mean = (share.T * soft).sum(axis=0)
         variance = (share.T * (soft - mean) ** 2).sum(axis=0)
         return mean, np.sqrt(np.maximum(variance, 1e-8))
 
-    def _words(self, count: int, stems: Sequence[Sequence[str]] | None) -> Matrix:
+    def _words(self, background: Background, count: int, stems: Sequence[Sequence[str]] | None) -> Matrix:
         found = np.zeros((count, len(self.rules)))
         if stems is not None:
-            rarity = self.background.rarity
+            rarity = background.rarity
             for row, spoken in enumerate(stems):
                 for column, rule in enumerate(self.rules):
                     lexicon = rule.lexicon

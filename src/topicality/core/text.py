@@ -231,3 +231,64 @@ _FUNCTION_STEMS = frozenset(
 def content_stems(text: str) -> list[str]:
     """Stems of the words that carry a subject: no function words, nothing of one letter."""
     return [stem for stem in stems(text) if len(stem) > 1 and stem not in _FUNCTION_STEMS]
+
+
+_LONG, _PIECE, _BOOK = 80, 40, 1500  # words: read as a whole up to; most words of a window; from here on larger ones
+
+
+_SENTENCE = re.compile(r"[.!?…]+[\"')\]]*\s+|\n+")
+
+
+def sentences(text: str, least: int = 4) -> list[tuple[int, int]]:
+    """Character ranges of the sentences of a text; one of fewer than `least` words is joined to the one before it."""
+    ends = [match.end() for match in _SENTENCE.finditer(text)]
+    spans: list[tuple[int, int]] = []
+    start = 0
+    for end in [*ends, len(text)]:
+        count = len(text[start:end].split())
+        if spans and (count < least or len(text[slice(*spans[-1])].split()) < least):
+            spans[-1] = (spans[-1][0], end)
+        elif count:
+            spans.append((start, end))
+        else:
+            continue
+        start = end
+    return spans or [(0, len(text))]
+
+
+def is_long(text: str) -> bool:
+    """Whether a text is too long to be read by one vector: more than 80 words or 1,200 characters."""
+    return len(text) > 1200 or (len(text) > 2 * _LONG and len(text.split()) > _LONG)
+
+
+def pieces(text: str) -> list[tuple[int, int]]:
+    """Character ranges in which a text is read: one for a sentence or two, else windows that cover it.
+
+    A short request at the end of a long message would drown in one vector. Texts of up to 80 words are cut at their
+    sentences, longer ones into windows of a sentence or two and at most 40 words, books (from 1,500 words) into windows of
+    about 150 words, so that the cost stays bounded. Nothing is left out.
+    """
+    if not is_long(text):
+        return sentences(text)
+    spans = [match.span() for match in re.finditer(r"\S+", text)]
+    size, least = (_PIECE, 6) if len(spans) <= _BOOK else (150, 100)
+    cuts: list[tuple[int, int]] = []
+    start, count = 0, 0
+    for index, (begin, end) in enumerate(spans):
+        count += 1
+        while end - start > 1600:  # a word without end, or a run of very long ones
+            cuts.append((start, start + 1200))
+            start, count = start + 1200, 0
+        closes = text[end - 1] in ".!?…\n" or "\n" in text[end : end + 1]
+        if count >= size or (count >= least and closes):
+            stop = spans[index + 1][0] if index + 1 < len(spans) else len(text)
+            cuts.append((start, stop))
+            start, count = stop, 0
+    if start < len(text):
+        if cuts and count < 4 and text[start:].strip() and len(text) - start < 400:
+            cuts[-1] = (cuts[-1][0], len(text))
+        elif text[start:].strip():
+            cuts.append((start, len(text)))
+        else:
+            cuts[-1] = (cuts[-1][0], len(text))
+    return cuts

@@ -1,7 +1,7 @@
 """Text to unit vectors: `load(name)` gives an `Embedder`."""
 
 from topicality.embed.adapters import CallableEmbedder, OpenAIEmbedder
-from topicality.embed.background import Background, load_background
+from topicality.embed.background import Background, load_background, load_weights
 from topicality.embed.cache import CachedEmbedder
 from topicality.embed.load import load
 from topicality.embed.minilm import MiniLmEmbedder
@@ -14,4 +14,5 @@ __all__ = [
     "OpenAIEmbedder",
     "load",
     "load_background",
+    "load_weights",
 ]

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topicality.core.background import Background
+from topicality.core.followup import Fusion
+from topicality.core.score import Weights
 from topicality.ports import Embedder
 from topicality.types import Space
 from topicality.vectors import Array, unit
@@ -54,6 +56,21 @@ def load_background(embedder: Embedder) -> Background:
         if space not in _loaded:
             _loaded[space] = _shipped(space) or _embedded(embedder)
         return _loaded[space]
+
+
+def load_weights() -> tuple[Weights, Fusion]:
+    """The guard's fitted constants (embed/data/guard.json, made by tools/fit_guard.py)."""
+    values = json.loads(_DATA.joinpath("guard.json").read_text("utf-8"))
+    head = values["fusion"]
+    weights = Weights(
+        values["softness"],
+        tuple(values["kin"]),
+        values["temperature"],
+        tuple(values["weights"]),
+        values["bias"],
+        values["counter"],
+    )
+    return weights, Fusion(tuple(head["mean"]), tuple(head["scale"]), tuple(head["weights"]), head["bias"])
 
 
 def quantise(vectors: Array) -> NDArray[np.int8]:

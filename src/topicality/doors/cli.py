@@ -1,0 +1,272 @@
+"""The command line. Thin: reads arguments, calls the layer, prints; exit codes 0 ok, 1 off-topic, 2 caller, 3 backend."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from topicality import __version__
+from topicality.config import Policy
+from topicality.doors import show
+from topicality.errors import CalibrationError, ConfigError, EmbedError, InputError, StoreError, TopicalityError
+
+app = typer.Typer(
+    name="topicality",
+    help="The topic layer for LLM conversations: keep a chat on its topics. Local; no key, no download.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+measure = typer.Typer(help="Measure quality on labelled data.", no_args_is_help=True)
+app.add_typer(measure, name="eval")
+
+PolicyOption = Annotated[
+    str | None, typer.Option("--policy", "-p", help="Policy file (.toml, .yaml, .json), or customer_support, coding_assistant, common_unsafe.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
+EncoderOption = Annotated[
+    str, typer.Option("--encoder", help="minilm (bundled), openai:MODEL[@BASE_URL], or st:PATH_OR_NAME.")
+]
+
+
+@app.callback(invoke_without_command=True)
+def _top(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+    if version:
+        typer.echo(f"topicality {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def check(
+    texts: Annotated[list[str] | None, typer.Argument(help="Messages; without any, one a line from standard input: a text, or JSON with text and context.")] = None,
+    policy: PolicyOption = None,
+    allow: Annotated[list[str] | None, typer.Option("--allow", "-a", help="An allowed topic; may be repeated.")] = None,
+    block: Annotated[list[str] | None, typer.Option("--block", "-b", help="A blocked topic; may be repeated.")] = None,
+    context: Annotated[list[str] | None, typer.Option("--context", "-c", help="What was said before, oldest first; may be repeated.")] = None,
+    role: Annotated[str, typer.Option(help="Who says it: user or assistant.")] = "user",
+    encoder: EncoderOption = "minilm",
+    as_json: JsonOption = False,
+) -> None:
+    """Check messages against a policy. Exit code 1 if any is flagged, redirected or blocked."""
+    chosen = _policy(policy, allow, block)
+    if role not in ("user", "assistant"):
+        raise ConfigError("unknown role", key="--role", got=role, accepted="user, assistant")
+    from topicality.layer.guard import Guard
+
+    guard = Guard(chosen, encoder)
+    rows = [(text, context or []) for text in texts] if texts else None
+    worst = False
+    for batch in [rows] if rows is not None else _batches(_lines(context or [])):
+        verdicts = guard.check_many([text for text, _ in batch], [said for _, said in batch], role=role)
+        for (text, _), verdict in zip(batch, verdicts, strict=True):
+            worst = worst or verdict.action != "allow"
+            if as_json:
+                _print(json.dumps(verdict.to_dict(), ensure_ascii=False))
+            else:
+                show.verdict(text, verdict)
+    if not as_json and sys.stdout.isatty():
+        show.hints(chosen.hints())
+    if worst:
+        raise typer.Exit(1)
+
+
+@app.command()
+def demo(policy: PolicyOption = None, encoder: EncoderOption = "minilm", as_json: JsonOption = False) -> None:
+    """A support conversation on screen: each message, its verdict, score bars, and why."""
+    from importlib.resources import files
+
+    from topicality.layer.guard import Guard
+
+    story = json.loads(files("topicality").joinpath("presets").joinpath("demo.json").read_text("utf-8"))
+    chosen = Policy.load(policy) if policy else Policy.load(story["policy"]).with_rules_of(Policy.load("common_unsafe"))
+    guard = Guard(chosen, encoder)
+    if not as_json:
+        show.heading(f"A conversation under the policy {chosen.name!r}", [rule.name for rule in chosen.allowed], [rule.name for rule in chosen.blocked])
+    said: list[dict[str, str]] = []
+    for message in story["messages"]:
+        if message["role"] == "user":
+            verdict = guard.check(message["text"], said)
+            if as_json:
+                _print(json.dumps({"text": message["text"], **verdict.to_dict()}, ensure_ascii=False))
+            else:
+                show.turn(message["text"], verdict)
+            if verdict.action == "block":
+                continue  # what is blocked does not become context
+        elif not as_json:
+            show.answer(message["text"])
+        said.append(message)
+
+
+@app.command()
+def calibrate(
+    policy: Annotated[str, typer.Argument(help="Policy file.")],
+    labelled: Annotated[list[Path], typer.Argument(help='JSONL: {"text", "label": allowed|off_topic|blocked, "context"?} a line.')],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to write the fitted policy (.json, .yaml, .toml); default: POLICY.fitted.json.")] = None,
+    max_flagged: Annotated[float | None, typer.Option(help="Target: at most this share of on-topic messages is flagged, such as 0.02.")] = None,
+    max_passed: Annotated[float | None, typer.Option(help="Target: at most this share of the other messages passes.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report.")] = False,
+    wrong: Annotated[int, typer.Option(help="How many wrong rows to list.")] = 10,
+    encoder: EncoderOption = "minilm",
+    as_json: JsonOption = False,
+) -> None:
+    """Fit a policy's thresholds and probabilities to labelled messages, and write the fitted policy."""
+    from datetime import UTC, datetime
+
+    from topicality.core.calibrate import Target
+    from topicality.layer.calibration import calibrate as fit
+    from topicality.layer.evaluate import read_rows
+
+    if max_flagged is not None and max_passed is not None:
+        raise ConfigError("one target at a time: give --max-flagged or --max-passed")
+    target = Target()
+    if max_flagged is not None:
+        target = Target("flagged", max_flagged)
+    elif max_passed is not None:
+        target = Target("passed", max_passed)
+    rows = [row for path in labelled for row in read_rows(path)]
+    with show.busy(f"fitting on {len(rows)} messages", quiet=as_json):
+        result = fit(Policy.load(policy), rows, embedder=encoder, target=target, on=datetime.now(UTC).date().isoformat())
+    where = output or Path(policy).with_suffix(".fitted.json")
+    if not dry_run:
+        _write(where, result.policy)
+    if as_json:
+        _print(json.dumps({**result.report, "written": None if dry_run else str(where)}, ensure_ascii=False))
+    else:
+        show.calibration(result.report, wrong)
+        _print(f"nothing written (--dry-run)" if dry_run else f"written: {where}")
+
+
+@measure.command("guard")
+def eval_guard(
+    policy: Annotated[list[str], typer.Option("--policy", "-p", help="Policy file; one for all data, or one for each.")],
+    data: Annotated[list[Path], typer.Option("--data", "-d", help="Labelled JSONL; may be repeated.")],
+    encoder: EncoderOption = "minilm",
+    as_json: JsonOption = False,
+) -> None:
+    """Measure a guard: AUROC, balanced accuracy, confusion, calibration error, time a message."""
+    from topicality.layer.evaluate import evaluate_guard, mean_of, read_rows
+    from topicality.layer.guard import Guard
+
+    if len(policy) not in (1, len(data)):
+        raise ConfigError("policies and data do not pair up", key="--policy", got=len(policy), accepted=f"1 or {len(data)}")
+    reports: dict[str, Any] = {}
+    for index, path in enumerate(data):
+        rows = read_rows(path)
+        guard = Guard(policy[index if len(policy) > 1 else 0], encoder)
+        with show.progress(path.name, len(rows), quiet=as_json) as advance:
+            reports[str(path)] = evaluate_guard(guard, rows, advance)
+    found = list(reports.values())
+    result = found[0] if len(found) == 1 else {"n": sum(r["n"] for r in found), "mean": mean_of(found), "files": reports}
+    if as_json:
+        _print(json.dumps(result, ensure_ascii=False))
+    else:
+        show.guard_figures(reports, mean_of(found))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    try:
+        code = app(args=arguments, standalone_mode=False)
+        sys.stdout.flush()
+        return int(code) if isinstance(code, int) else 0
+    except typer.Exit as stop:
+        return stop.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader (head, less) went away: nobody is left to tell. Keep the interpreter's last flush quiet too.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (EmbedError, StoreError) as error:
+        return show.failure(error, 3)
+    except CalibrationError as error:
+        return show.failure(error, 2)
+    except TopicalityError as error:
+        return show.failure(error, 2)
+    except Exception as error:
+        if type(error).__module__.startswith(("typer", "click")) and hasattr(error, "show"):
+            error.show()
+            return int(getattr(error, "exit_code", 2))
+        raise
+
+
+def _policy(policy: str | None, allow: Iterable[str] | None, block: Iterable[str] | None) -> Policy:
+    base = Policy.load(policy) if policy else Policy(name="command line")
+    extra = Policy(allowed=list(allow or []), blocked=list(block or []))
+    chosen = base.with_rules_of(extra)
+    if not chosen.allowed and not chosen.blocked:
+        raise ConfigError("no topics to check against: give --policy, --allow or --block")
+    return chosen
+
+
+def _lines(context: list[str]) -> Iterator[tuple[str, list[Any]]]:
+    if sys.stdin.isatty():
+        print("one message a line; end with Ctrl-D", file=sys.stderr)
+    for number, raw in enumerate(sys.stdin.buffer, start=1):
+        line = raw.decode("utf-8", "replace").removeprefix("\ufeff").rstrip("\r\n")
+        if not line.lstrip().startswith("{"):
+            yield line, list(context)
+            continue
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"standard input, line {number}: not valid JSON ({error})") from error
+        if not isinstance(value.get("text"), str):
+            raise InputError(f'standard input, line {number}: a JSON line needs a "text" that is a string')
+        said = value.get("context") or []
+        if not isinstance(said, list):
+            raise InputError(f'standard input, line {number}: "context" must be a list of turns')
+        yield value["text"], [*context, *said]
+
+
+def _batches(rows: Iterator[tuple[str, list[Any]]]) -> Iterator[list[tuple[str, list[Any]]]]:
+    """Many at once from a file, which is faster; one at a time from a pipe, which may be waiting for the answer."""
+    size = 64 if Path("/dev/stdin").exists() and _is_file(sys.stdin.fileno()) else 1
+    batch: list[tuple[str, list[Any]]] = []
+    for row in rows:
+        batch.append(row)
+        if len(batch) >= size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _is_file(descriptor: int) -> bool:
+    import stat
+
+    return stat.S_ISREG(os.fstat(descriptor).st_mode)
+
+
+def _write(path: Path, policy: Policy) -> None:
+    values = policy.dump()
+    kind = path.suffix.lower()
+    if kind == ".json":
+        text = json.dumps(values, ensure_ascii=False, indent=2) + "\n"
+    elif kind in (".yaml", ".yml"):
+        import yaml
+
+        text = yaml.safe_dump(values, allow_unicode=True, sort_keys=False)
+    elif kind == ".toml":
+        import tomlkit
+
+        text = tomlkit.dumps(values)
+    else:
+        raise ConfigError("cannot tell the format", key="--output", got=path.name, accepted=".json, .yaml, .toml")
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error})") from error
+
+
+def _print(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,25 @@
+"""Word lists that ship as data: small talk, and the function words that tell languages apart. Read once a process."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib.resources import files
+
+from topicality.core.text import sections, words
+
+
+@lru_cache(maxsize=1)
+def small_talk() -> tuple[frozenset[tuple[str, ...]], int]:
+    """Known phrases as word tuples, and the length of the longest."""
+    text = files("topicality").joinpath("presets", "small_talk.txt").read_text("utf-8")
+    phrases = {tuple(words(phrase)) for section in sections(text.splitlines()).values() for phrase in section}
+    return frozenset(phrases), max(len(phrase) for phrase in phrases)
+
+
+@lru_cache(maxsize=1)
+def function_words() -> dict[str, frozenset[str]]:
+    """Words that only one language uses often, by ISO 639-1 code; a word of two languages counts for neither."""
+    text = files("topicality").joinpath("presets", "function_words.txt").read_text("utf-8")
+    lists = {code: set(" ".join(lines).split()) for code, lines in sections(text.splitlines()).items()}
+    english = lists["en"]
+    return {code: frozenset(known if code == "en" else known - english) for code, known in lists.items()}

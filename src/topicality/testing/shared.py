@@ -1,0 +1,3 @@
+from topicality.testing.store import StoreContract
+class SharedStoreContract(StoreContract):
+    pass
