@@ -254,7 +254,8 @@ def fusion(tasks: list[Task], others: list[Task], weights: Weights, turns: int =
             areas.append(auroc(p, truth))
     p, y, s = np.concatenate(scores), np.concatenate(labels), np.array(sources)
     short = (s == "follow_short") | ~y
-    print(f"fusion, domains left out: AUROC {np.mean(areas):.4f} a file, {auroc(p, y):.4f} pooled, short {auroc(p[short], y[short]):.4f}, ECE {calibration_error(p, y):.3f}")
+    figures = (np.mean(areas), auroc(p, y), auroc(p[short], y[short]), calibration_error(p, y))
+    print("fusion, domains left out: AUROC {:.4f} a file, {:.4f} pooled, {:.4f} short; ECE {:.3f}".format(*figures))
     for threshold in (0.2, 0.25, 0.3, 0.35, 0.4, 0.5):
         shares = " ".join(f"{kind}:{(p[s == kind] >= threshold).mean():.2f}" for kind in sorted(set(sources)))
         print(f"  accepted at {threshold}: {shares}  balanced {balanced_accuracy(p >= threshold, y):.3f}")

@@ -1,4 +1,4 @@
-"""The topic layer for LLM conversations: a guard for allowed and blocked topics, with drift, segments and memory to come.
+"""The topic layer for LLM conversations: keeps a chat on its allowed topics.
 
 Names are loaded at first use, so that `import topicality` costs little more than numpy.
 """
@@ -7,6 +7,36 @@ from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from topicality.config import Policy as Policy
+    from topicality.config import TopicRule as TopicRule
+    from topicality.core.index import TopicIndex as TopicIndex
+    from topicality.core.index import TopicMatch as TopicMatch
+    from topicality.embed import CachedEmbedder as CachedEmbedder
+    from topicality.embed import CallableEmbedder as CallableEmbedder
+    from topicality.embed import OpenAIEmbedder as OpenAIEmbedder
+    from topicality.embed import load as load_embedder  # noqa: F401 - public under this name
+    from topicality.errors import CalibrationError as CalibrationError
+    from topicality.errors import ConfigError as ConfigError
+    from topicality.errors import EmbedError as EmbedError
+    from topicality.errors import InputError as InputError
+    from topicality.errors import LlmError as LlmError
+    from topicality.errors import MissingExtraError as MissingExtraError
+    from topicality.errors import OffTopicError as OffTopicError
+    from topicality.errors import SpaceMismatchError as SpaceMismatchError
+    from topicality.errors import TopicalityError as TopicalityError
+    from topicality.layer.calibration import calibrate as calibrate
+    from topicality.layer.guard import Guard as Guard
+    from topicality.layer.stream import StreamGuard as StreamGuard
+    from topicality.layer.tool import check_topic_tool as check_topic_tool
+    from topicality.types import Message as Message
+    from topicality.types import RuleScore as RuleScore
+    from topicality.types import Space as Space
+    from topicality.types import Verdict as Verdict
+    from topicality.types import Window as Window
+    from topicality.vectors import similarity as similarity
+    from topicality.vectors import unit as unit
 
 __version__ = "0.1.0"
 

@@ -7,7 +7,7 @@ import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -26,7 +26,7 @@ Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -58,6 +58,10 @@ class TopicRule(_Model):
     keywords: Texts = ()
     threshold: float | None = None
     reply: str | None = None
+
+    if TYPE_CHECKING:  # lists and bare strings are fine too, which the fields' types do not say
+
+        def __init__(self, **values: Any) -> None: ...
 
     @field_validator("name")
     @classmethod
@@ -154,7 +158,7 @@ class Policy(_Model):
     allowed: Rules = ()
     blocked: Rules = ()
     off_topic_action: Action = "flag"
-    blocked_action: Literal["flag", "redirect", "block"] = "block"
+    blocked_action: Action = "block"
     allowed_threshold: float = 0.3
     follow_up_threshold: float = 0.5
     blocked_threshold: float = 0.3
@@ -170,22 +174,34 @@ class Policy(_Model):
     background: Texts = ()
     fitted: Fitted | None = None
 
+    if TYPE_CHECKING:  # see TopicRule
+
+        def __init__(self, **values: Any) -> None: ...
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         seen: dict[str, str] = {}
         for side, rule in self.sided():
             key = rule.name.casefold()
             if key in seen:
-                raise ValueError(f"{side}: rule {rule.name!r} is there twice (also under {seen[key]}); names are unique")
+                raise ValueError(
+                    f"{side}: rule {rule.name!r} is there twice (also under {seen[key]}); names are unique"
+                )
             seen[key] = side
             if rule.threshold is not None:
                 self._bounded(f"{side} rule {rule.name!r}: threshold", rule.threshold)
         self._bounded("allowed_threshold", self.allowed_threshold)
         self._bounded("follow_up_threshold", self.follow_up_threshold)
         self._bounded("blocked_threshold", self.blocked_threshold)
+        if self.blocked_action == "allow":
+            raise ValueError(
+                "blocked_action: got 'allow'; accepted: flag, redirect, block (drop the blocked rules instead)"
+            )
         low, high = self.borderline
         if not 0.0 <= low <= high <= 1.0:
-            raise ValueError(f"borderline: got {list(self.borderline)}; accepted: two probabilities, low <= high, in [0, 1]")
+            raise ValueError(
+                f"borderline: got {list(self.borderline)}; accepted: two probabilities, low <= high, in [0, 1]"
+            )
         unknown = {key for key in self.replies if key not in ("off_topic", "blocked") and key.casefold() not in seen}
         if unknown:
             raise ValueError(f"replies: unknown {sorted(unknown)}; accepted: off_topic, blocked, or the name of a rule")
@@ -220,7 +236,9 @@ class Policy(_Model):
 
     def with_rules_of(self, other: Policy) -> Policy:
         """This policy plus the rules of another, such as a preset of things to block."""
-        return Policy(**{**_plain(self), "allowed": self.allowed + other.allowed, "blocked": self.blocked + other.blocked})
+        return Policy(
+            **{**_plain(self), "allowed": self.allowed + other.allowed, "blocked": self.blocked + other.blocked}
+        )
 
     def hints(self) -> list[str]:
         """What would most improve this policy, in plain words; empty when nothing stands out."""
@@ -228,10 +246,8 @@ class Policy(_Model):
         if not thin:
             return []
         names = ", ".join(repr(name) for name in thin[:3]) + (f" and {len(thin) - 3} more" if len(thin) > 3 else "")
-        return [
-            f"{names}: list what the topic includes (5 to 15 things, separated by commas, in `description`) or add "
-            "examples; nothing else improves verdicts as much"
-        ]
+        advice = "list what the topic includes (5 to 15 things, separated by commas, in `description`) or add examples"
+        return [f"{names}: {advice}; nothing else improves verdicts as much"]
 
     @classmethod
     def load(cls, source: str | Path) -> Policy:
@@ -249,7 +265,9 @@ class Policy(_Model):
         kind = path.suffix.lower().lstrip(".")
         if kind not in _READERS:
             raise ConfigError(
-                f"{name}: cannot tell the format", got=path.suffix, accepted=f".toml, .yaml, .yml, .json, or {', '.join(PRESETS)}"
+                f"{name}: cannot tell the format",
+                got=path.suffix,
+                accepted=f".toml, .yaml, .yml, .json, or {', '.join(PRESETS)}",
             )
         try:
             text = path.read_text("utf-8-sig")
@@ -268,7 +286,9 @@ class Policy(_Model):
             raise ConfigError(f"{name}: unknown format", got=kind, accepted="toml, yaml, json")
         values = _READERS[kind](text, name)
         if not isinstance(values, Mapping):
-            raise ConfigError(f"{name}: a policy is a table of keys", got=type(values).__name__, accepted="allowed, blocked, …")
+            raise ConfigError(
+                f"{name}: a policy is a table of keys", got=type(values).__name__, accepted="allowed, blocked, …"
+            )
         try:
             return cls(**{"name": Path(name).stem, **{str(key): value for key, value in values.items()}})
         except ConfigError as error:
@@ -295,7 +315,11 @@ def _explained(error: ValidationError) -> ConfigError:
             lines.append(f"{where}: unknown key; check the spelling against the documentation")
         else:
             message = entry["msg"].removeprefix("Value error, ")
-            got = "" if entry["type"] == "value_error" or entry["type"] == "missing" else f" (got {_shown(entry['input'])})"
+            got = (
+                ""
+                if entry["type"] == "value_error" or entry["type"] == "missing"
+                else f" (got {_shown(entry['input'])})"
+            )
             lines.append(f"{where}: {message}{got}" if where else f"{message}{got}")
     first = error.errors(include_url=False)[0]["loc"]
     failure = ConfigError("; ".join(lines))

@@ -30,7 +30,9 @@ class TopicalityError(Exception):
 class ConfigError(TopicalityError, ValueError):
     """A policy or a setting cannot be used as given."""
 
-    def __init__(self, message: str, *, key: str | None = None, got: object = None, accepted: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, key: str | None = None, got: object = None, accepted: str | None = None
+    ) -> None:
         self.key = key
         self.got = got
         self.accepted = accepted

@@ -229,7 +229,8 @@ class Store(Protocol):
 
     def export(self, owner: str | None = None, conversation: str | None = None) -> Iterator[str]:
         """Everything, or one owner's, as JSON lines (no line ends) in a fixed order, of one moment. Importing them into an
-        empty store and exporting that gives the same lines."""
+        empty store and exporting that gives the same lines.
+        """
         ...
 
     def load(self, lines: Iterable[str]) -> Imported:

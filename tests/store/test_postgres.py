@@ -44,7 +44,9 @@ def server() -> Iterator[str]:
             _missing(f"the server did not start ({error})")
         address = str(running.get_uri())
         with psycopg.connect(address, autocommit=True) as connection:
-            connection.execute("ALTER SYSTEM SET fsync = off")  # the machine will not lose power during a test that matters
+            connection.execute(
+                "ALTER SYSTEM SET fsync = off"
+            )  # the machine will not lose power during a test that matters
             connection.execute("SELECT pg_reload_conf()")
         yield address
         running.cleanup()
@@ -77,5 +79,3 @@ class TestPostgresStore(SharedStoreContract):
 
         with psycopg.connect(server) as connection:
             assert connection.info.server_version >= 140_000
-
-

@@ -39,7 +39,9 @@ class Background:
         for matrix in (self.names, self.descriptions, self.utterances):
             if matrix.ndim != 2 or matrix.shape[1] != self.space.dimension:
                 raise SpaceMismatchError(self.space, f"shape {matrix.shape}")
-        if not len(self.subjects) == len(self.names) == len(self.descriptions) or len(self.owner) != len(self.utterances):
+        if not len(self.subjects) == len(self.names) == len(self.descriptions) or len(self.owner) != len(
+            self.utterances
+        ):
             raise InputError("a background needs a name, a description and vectors for each of its subjects")
         if len(self.subjects) < 20 or len(self.utterances) < 100:
             raise InputError("a background needs at least 20 subjects and 100 utterances to measure against")

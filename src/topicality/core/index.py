@@ -113,22 +113,30 @@ class TopicIndex:
             if len(vectors) == 0 or not vectors.any(axis=1).all():
                 raise InputError(f"topic {name!r} needs at least one member, and none of them all zeros")
             if members and vectors.shape[1] != members[0].shape[1]:
-                raise SpaceMismatchError(f"dimension {members[0].shape[1]}", f"dimension {vectors.shape[1]} in {name!r}")
+                raise SpaceMismatchError(
+                    f"dimension {members[0].shape[1]}", f"dimension {vectors.shape[1]} in {name!r}"
+                )
             mean = vectors.mean(axis=0)
             if self._scorer == "centroid" and float(np.linalg.norm(mean)) < 1e-3:
-                raise InputError(f"the members of topic {name!r} cancel out, so it has no centroid; use the scorer 'best'")
+                raise InputError(
+                    f"the members of topic {name!r} cancel out, so it has no centroid; use the scorer 'best'"
+                )
             members.append(vectors)
             centroids.append(unit(mean))
         counts = np.array([len(vectors) for vectors in members], dtype=np.intp)
         starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.intp) if members else counts
         empty = np.zeros((0, 0), dtype=np.float32)
         self._built = _Built(
-            tuple(topics), np.vstack(members) if members else empty, starts, counts, np.vstack(centroids) if members else empty
+            tuple(topics),
+            np.vstack(members) if members else empty,
+            starts,
+            counts,
+            np.vstack(centroids) if members else empty,
         )
 
     def match(self, text: str) -> list[TopicMatch]:
         """Every topic's match with a text, best first. Raises InputError, EmbedError; see `match_vector`."""
-        if not isinstance(text, str) or not text.strip():
+        if not text.strip():
             raise InputError("a text to match must be a string that is not blank")
         return self.match_vector(self._encoder().embed([text])[0]) if self._built and self._built.names else []
 

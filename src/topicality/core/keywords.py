@@ -10,7 +10,9 @@ from topicality.core.text import contains, parts, stems, words
 
 # How sure a bare word makes us, as a probability; the ancestor's figures, so that the tiers' answers can be compared.
 BLOCKED_HIT, ALLOWED_HIT, NO_HIT = 0.8, 0.7, 0.5
-_GENERIC = frozenset("and or of the a an in on for to with by at from about other general all any question help".split())
+_GENERIC = frozenset(
+    "and or of the a an in on for to with by at from about other general all any question help".split()
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,11 @@ def flattened(rules: Sequence[RuleTexts]) -> list[str]:
 
 
 def compiled(
-    rules: Sequence[RuleTexts], vectors: Array, background: Background | None, weights: Weights, space: Space | None = None
+    rules: Sequence[RuleTexts],
+    vectors: Array,
+    background: Background | None,
+    weights: Weights,
+    space: Space | None = None,
 ) -> RuleBook | None:
     """The rules as a rule book, or None if there are none.
 

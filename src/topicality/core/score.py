@@ -86,6 +86,10 @@ class Evidence:
     elsewhere: NDArray[np.float64]
     distinct: NDArray[np.float64]
 
+    def rows(self, which: slice | Sequence[int]) -> Evidence:
+        """The evidence of some of the messages."""
+        return Evidence(*(getattr(self, name)[which] for name in self.__slots__))
+
 
 class RuleBook:
     """Rules compiled against a background, scored together in a few matrix products. Immutable; safe in threads.
@@ -145,7 +149,10 @@ class RuleBook:
         Cost: O(N · (M + S) · D).
         """
         _check(vectors, self.space, "a message")
-        blocks = [self._score_block(vectors[start : start + _ROWS], stems and stems[start : start + _ROWS]) for start in range(0, len(vectors), _ROWS)]
+        blocks = [
+            self._score_block(vectors[start : start + _ROWS], stems and stems[start : start + _ROWS])
+            for start in range(0, len(vectors), _ROWS)
+        ]
         if len(blocks) == 1:
             return blocks[0]
         return Evidence(*(np.concatenate([getattr(block, name) for block in blocks]) for name in Evidence.__slots__))
@@ -256,4 +263,6 @@ def _check(vectors: Array, space: Space, what: str) -> None:
     if vectors.shape[1] != space.dimension:
         raise SpaceMismatchError(space, f"dimension {vectors.shape[1]}")
     if not np.isfinite(vectors).all():
-        raise InputError(f"{what}: vectors must be finite, got NaN or infinity inside; check the encoder that made them")
+        raise InputError(
+            f"{what}: vectors must be finite, got NaN or infinity inside; check the encoder that made them"
+        )

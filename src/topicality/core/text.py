@@ -18,7 +18,9 @@ _LOOKALIKES = str.maketrans(
     "aeopcyxijshdqwvkmtbhAEOPCYXIJSMTBHK3aoeivptukxABEZHIKMNOPTYXagil",
 )
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
-_SPLIT = re.compile(r"[;,:•|/\n]|\s[-–—]\s|\.\s+|\b(?:and|or|including|such as|e\.g\.|as well as|und|et|y)\b", re.IGNORECASE)
+_SPLIT = re.compile(
+    r"[;,:•|/\n]|\s[-–—]\s|\.\s+|\b(?:and|or|including|such as|e\.g\.|as well as|und|et|y)\b", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ def _latin_words(text: str) -> str:
             return word
         plain = word.translate(_LOOKALIKES)
         mixed = any(character.isascii() and character.isalpha() for character in word)
-        return plain if plain.isascii() and (mixed or mostly_latin) or (mixed and plain != word) else word
+        return plain if (plain.isascii() and (mixed or mostly_latin)) or (mixed and plain != word) else word
 
     return _WORD.sub(undo, text)
 
@@ -135,7 +137,9 @@ def script_shares(text: str) -> dict[str, float]:
     for character in text:
         if character.isalpha():
             script = "LATIN" if character.isascii() else unicodedata.name(character, "UNKNOWN").split(" ", 1)[0]
-            counts[script] = counts.get(script, 0.0) + (2.5 if script in ("CJK", "HIRAGANA", "KATAKANA", "HANGUL") else 1.0)
+            counts[script] = counts.get(script, 0.0) + (
+                2.5 if script in ("CJK", "HIRAGANA", "KATAKANA", "HANGUL") else 1.0
+            )
     total = sum(counts.values())
     return {script: count / total for script, count in counts.items()} if total else {}
 
@@ -218,13 +222,15 @@ def positions(haystack: Sequence[str], needle: Sequence[str]) -> Iterator[int]:
 
 
 _FUNCTION_STEMS = frozenset(
-    "a about after again all also am an and ani anyon anyth are as ask at be becaus been but by can could did do doe doesnt dont"
-    " each even ever everi few for from get give go good got had has have he her here him his how i if ill im in into is isnt it"
-    " it its ive just know let like littl lot made make mani may me mean more most much must my need never new next no not now of"
-    " off ok okay on one onli or other our out over own pleas put realli right said same say see she should show so some someth"
-    " still such take tell than thank that the their them then there these they thing think this those time to too tri two up us"
-    " use veri want was way we well were what whatev when where which while who whose whi will with without wont would yes yet you"
-    " your youre".split()
+    """
+    a about after again all also am an and ani anyon anyth are as ask at be becaus been but by can could did do
+    doe doesnt dont each even ever everi few for from get give go good got had has have he her here him his how
+    i if ill im in into is isnt it it its ive just know let like littl lot made make mani may me mean more most
+    much must my need never new next no not now of off ok okay on one onli or other our out over own pleas put
+    realli right said same say see she should show so some someth still such take tell than thank that the their
+    them then there these they thing think this those time to too tri two up us use veri want was way we well
+    were what whatev when where which while who whose whi will with without wont would yes yet you your youre
+    """.split()
 )
 
 
@@ -274,7 +280,7 @@ def pieces(text: str) -> list[tuple[int, int]]:
     size, least = (_PIECE, 6) if len(spans) <= _BOOK else (150, 100)
     cuts: list[tuple[int, int]] = []
     start, count = 0, 0
-    for index, (begin, end) in enumerate(spans):
+    for index, (_, end) in enumerate(spans):
         count += 1
         while end - start > 1600:  # a word without end, or a run of very long ones
             cuts.append((start, start + 1200))

@@ -28,7 +28,12 @@ measure = typer.Typer(help="Measure quality on labelled data.", no_args_is_help=
 app.add_typer(measure, name="eval")
 
 PolicyOption = Annotated[
-    str | None, typer.Option("--policy", "-p", help="Policy file (.toml, .yaml, .json), or customer_support, coding_assistant, common_unsafe.")
+    str | None,
+    typer.Option(
+        "--policy",
+        "-p",
+        help="Policy file (.toml, .yaml, .json), or customer_support, coding_assistant, common_unsafe.",
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
 EncoderOption = Annotated[
@@ -45,11 +50,18 @@ def _top(version: Annotated[bool, typer.Option("--version", help="Print the vers
 
 @app.command()
 def check(
-    texts: Annotated[list[str] | None, typer.Argument(help="Messages; without any, one a line from standard input: a text, or JSON with text and context.")] = None,
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Messages; without any, one a line from standard input: a text, or JSON with text and context."
+        ),
+    ] = None,
     policy: PolicyOption = None,
     allow: Annotated[list[str] | None, typer.Option("--allow", "-a", help="An allowed topic; may be repeated.")] = None,
     block: Annotated[list[str] | None, typer.Option("--block", "-b", help="A blocked topic; may be repeated.")] = None,
-    context: Annotated[list[str] | None, typer.Option("--context", "-c", help="What was said before, oldest first; may be repeated.")] = None,
+    context: Annotated[
+        list[str] | None, typer.Option("--context", "-c", help="What was said before, oldest first; may be repeated.")
+    ] = None,
     role: Annotated[str, typer.Option(help="Who says it: user or assistant.")] = "user",
     encoder: EncoderOption = "minilm",
     as_json: JsonOption = False,
@@ -88,7 +100,11 @@ def demo(policy: PolicyOption = None, encoder: EncoderOption = "minilm", as_json
     chosen = Policy.load(policy) if policy else Policy.load(story["policy"]).with_rules_of(Policy.load("common_unsafe"))
     guard = Guard(chosen, encoder)
     if not as_json:
-        show.heading(f"A conversation under the policy {chosen.name!r}", [rule.name for rule in chosen.allowed], [rule.name for rule in chosen.blocked])
+        show.heading(
+            f"A conversation under the policy {chosen.name!r}",
+            [rule.name for rule in chosen.allowed],
+            [rule.name for rule in chosen.blocked],
+        )
     said: list[dict[str, str]] = []
     for message in story["messages"]:
         if message["role"] == "user":
@@ -107,10 +123,23 @@ def demo(policy: PolicyOption = None, encoder: EncoderOption = "minilm", as_json
 @app.command()
 def calibrate(
     policy: Annotated[str, typer.Argument(help="Policy file.")],
-    labelled: Annotated[list[Path], typer.Argument(help='JSONL: {"text", "label": allowed|off_topic|blocked, "context"?} a line.')],
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to write the fitted policy (.json, .yaml, .toml); default: POLICY.fitted.json.")] = None,
-    max_flagged: Annotated[float | None, typer.Option(help="Target: at most this share of on-topic messages is flagged, such as 0.02.")] = None,
-    max_passed: Annotated[float | None, typer.Option(help="Target: at most this share of the other messages passes.")] = None,
+    labelled: Annotated[
+        list[Path], typer.Argument(help='JSONL: {"text", "label": allowed|off_topic|blocked, "context"?} a line.')
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Where to write the fitted policy (.json, .yaml, .toml); default: POLICY.fitted.json.",
+        ),
+    ] = None,
+    max_flagged: Annotated[
+        float | None, typer.Option(help="Target: at most this share of on-topic messages is flagged, such as 0.02.")
+    ] = None,
+    max_passed: Annotated[
+        float | None, typer.Option(help="Target: at most this share of the other messages passes.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report.")] = False,
     wrong: Annotated[int, typer.Option(help="How many wrong rows to list.")] = 10,
     encoder: EncoderOption = "minilm",
@@ -132,7 +161,9 @@ def calibrate(
         target = Target("passed", max_passed)
     rows = [row for path in labelled for row in read_rows(path)]
     with show.busy(f"fitting on {len(rows)} messages", quiet=as_json):
-        result = fit(Policy.load(policy), rows, embedder=encoder, target=target, on=datetime.now(UTC).date().isoformat())
+        result = fit(
+            Policy.load(policy), rows, embedder=encoder, target=target, on=datetime.now(UTC).date().isoformat()
+        )
     where = output or Path(policy).with_suffix(".fitted.json")
     if not dry_run:
         _write(where, result.policy)
@@ -140,12 +171,14 @@ def calibrate(
         _print(json.dumps({**result.report, "written": None if dry_run else str(where)}, ensure_ascii=False))
     else:
         show.calibration(result.report, wrong)
-        _print(f"nothing written (--dry-run)" if dry_run else f"written: {where}")
+        _print("nothing written (--dry-run)" if dry_run else f"written: {where}")
 
 
 @measure.command("guard")
 def eval_guard(
-    policy: Annotated[list[str], typer.Option("--policy", "-p", help="Policy file; one for all data, or one for each.")],
+    policy: Annotated[
+        list[str], typer.Option("--policy", "-p", help="Policy file; one for all data, or one for each.")
+    ],
     data: Annotated[list[Path], typer.Option("--data", "-d", help="Labelled JSONL; may be repeated.")],
     encoder: EncoderOption = "minilm",
     as_json: JsonOption = False,
@@ -155,7 +188,9 @@ def eval_guard(
     from topicality.layer.guard import Guard
 
     if len(policy) not in (1, len(data)):
-        raise ConfigError("policies and data do not pair up", key="--policy", got=len(policy), accepted=f"1 or {len(data)}")
+        raise ConfigError(
+            "policies and data do not pair up", key="--policy", got=len(policy), accepted=f"1 or {len(data)}"
+        )
     reports: dict[str, Any] = {}
     for index, path in enumerate(data):
         rows = read_rows(path)
@@ -163,7 +198,9 @@ def eval_guard(
         with show.progress(path.name, len(rows), quiet=as_json) as advance:
             reports[str(path)] = evaluate_guard(guard, rows, advance)
     found = list(reports.values())
-    result = found[0] if len(found) == 1 else {"n": sum(r["n"] for r in found), "mean": mean_of(found), "files": reports}
+    result = (
+        found[0] if len(found) == 1 else {"n": sum(r["n"] for r in found), "mean": mean_of(found), "files": reports}
+    )
     if as_json:
         _print(json.dumps(result, ensure_ascii=False))
     else:
@@ -179,7 +216,7 @@ def main(arguments: list[str] | None = None) -> int:
     except typer.Exit as stop:
         return stop.exit_code
     except (KeyboardInterrupt, typer.Abort):
-        print("interrupted", file=sys.stderr)
+        sys.stderr.write("interrupted\n")
         return 130
     except BrokenPipeError:
         # The reader (head, less) went away: nobody is left to tell. Keep the interpreter's last flush quiet too.
@@ -200,8 +237,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _policy(policy: str | None, allow: Iterable[str] | None, block: Iterable[str] | None) -> Policy:
     base = Policy.load(policy) if policy else Policy(name="command line")
-    extra = Policy(allowed=list(allow or []), blocked=list(block or []))
-    chosen = base.with_rules_of(extra)
+    chosen = base.with_rules_of(Policy(allowed=allow or [], blocked=block or []))
     if not chosen.allowed and not chosen.blocked:
         raise ConfigError("no topics to check against: give --policy, --allow or --block")
     return chosen
@@ -209,7 +245,7 @@ def _policy(policy: str | None, allow: Iterable[str] | None, block: Iterable[str
 
 def _lines(context: list[str]) -> Iterator[tuple[str, list[Any]]]:
     if sys.stdin.isatty():
-        print("one message a line; end with Ctrl-D", file=sys.stderr)
+        sys.stderr.write("one message a line; end with Ctrl-D\n")
     for number, raw in enumerate(sys.stdin.buffer, start=1):
         line = raw.decode("utf-8", "replace").removeprefix("\ufeff").rstrip("\r\n")
         if not line.lstrip().startswith("{"):

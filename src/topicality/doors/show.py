@@ -51,7 +51,9 @@ def turn(text: str, answer: Verdict) -> None:
     out = console()
     out.print()
     out.print(Text("user      ", style="bold"), Text(plain(text)), sep="")
-    out.print(Text("          "), _badge(answer), Text(f" {answer.reason_code}: {plain(answer.reason)}", style="dim"), sep="")
+    out.print(
+        Text("          "), _badge(answer), Text(f" {answer.reason_code}: {plain(answer.reason)}", style="dim"), sep=""
+    )
     for score in answer.scores[:3]:
         out.print(Text("          "), _rule_bar(score), sep="")
     if answer.reply:
@@ -90,7 +92,12 @@ def guard_figures(reports: dict[str, dict[str, Any]], mean: dict[str, Any]) -> N
     for name in ("data", "n", "AUROC off-topic", "AUROC blocked", "FPR@95", "balanced", "ECE", "ms p50", "ms p95"):
         table.add_column(name, justify="left" if name == "data" else "right")
     for name, report in reports.items():
-        table.add_row(plain(name), str(report["n"]), *_figures(report), *(f"{report['ms_per_message'][k]:.2f}" for k in ("p50", "p95")))
+        table.add_row(
+            plain(name),
+            str(report["n"]),
+            *_figures(report),
+            *(f"{report['ms_per_message'][k]:.2f}" for k in ("p50", "p95")),
+        )
     if len(reports) > 1:
         table.add_row("mean", "", *_figures(mean), "", "", style="bold")
     out.print(table)
@@ -99,7 +106,9 @@ def guard_figures(reports: dict[str, dict[str, Any]], mean: dict[str, Any]) -> N
         for label, counts in report["confusion"].items():
             out.print(Text(f"  {label:10} " + ", ".join(f"{action} {count}" for action, count in counts.items())))
         for source, counts in report["by_source"].items():
-            out.print(Text(f"  {plain(source, 24):24} {bar(counts['right'])} {counts['right']:.0%} right of {counts['n']}"))
+            out.print(
+                Text(f"  {plain(source, 24):24} {bar(counts['right'])} {counts['right']:.0%} right of {counts['n']}")
+            )
 
 
 def calibration(report: dict[str, Any], wrong: int) -> None:
@@ -110,10 +119,16 @@ def calibration(report: dict[str, Any], wrong: int) -> None:
         if "skipped" in figures:
             out.print(Text(f"{side}: not fitted, {figures['skipped']}", style="yellow"))
             continue
-        table = Table(title=f"{side} rules ({figures['n']} rows, each judged by a fit that did not see it)", title_style="bold")
+        table = Table(
+            title=f"{side} rules ({figures['n']} rows, each judged by a fit that did not see it)", title_style="bold"
+        )
         for name in ("", "before", "after"):
             table.add_column(name, justify="right" if name else "left")
-        for key, name in (("auroc", "AUROC"), ("balanced_accuracy", "balanced accuracy"), ("calibration_error", "calibration error")):
+        for key, name in (
+            ("auroc", "AUROC"),
+            ("balanced_accuracy", "balanced accuracy"),
+            ("calibration_error", "calibration error"),
+        ):
             table.add_row(name, *(_number(figures[key][when]) for when in ("before", "after")))
         table.add_row("threshold", "", _number(figures["threshold"]))
         table.add_row("precision / recall", "", f"{_number(figures['precision'])} / {_number(figures['recall'])}")
@@ -134,7 +149,12 @@ def progress(what: str, total: int, *, quiet: bool = False) -> Iterator[Callable
     if quiet or not sys.stderr.isatty():
         yield None
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total}"),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
         task = shown.add_task(plain(what), total=total)
         yield lambda done: shown.update(task, completed=done)
@@ -160,7 +180,11 @@ def _details(out: Console, answer: Verdict, indent: str) -> None:
         met = "met" if answer.score >= answer.threshold else "not met"
         out.print(
             Text(f"{indent}score {answer.score:.3f}, threshold {answer.threshold:.3f} ({met})")
-            + Text("" if answer.probability is None else f", probability {answer.probability:.2f} {bar(answer.probability)}")
+            + Text(
+                ""
+                if answer.probability is None
+                else f", probability {answer.probability:.2f} {bar(answer.probability)}"
+            )
         )
     extras = []
     if answer.runner_up is not None:
@@ -177,7 +201,11 @@ def _details(out: Console, answer: Verdict, indent: str) -> None:
 def _rule_bar(score: RuleScore) -> Text:
     colour = "green" if score.side == "allowed" else "red"
     label = plain(score.rule, 22)
-    return Text(f"{label:22} ") + Text(bar(score.probability), style=colour) + Text(f" {score.probability:.2f}", style="dim")
+    return (
+        Text(f"{label:22} ")
+        + Text(bar(score.probability), style=colour)
+        + Text(f" {score.probability:.2f}", style="dim")
+    )
 
 
 def _histogram(out: Console, figures: dict[str, Any]) -> None:

@@ -1,7 +1,8 @@
 """Text to unit vectors: `load(name)` gives an `Embedder`."""
 
+from topicality.core.background import Background
 from topicality.embed.adapters import CallableEmbedder, OpenAIEmbedder
-from topicality.embed.background import Background, load_background, load_weights
+from topicality.embed.background import load_background, load_weights
 from topicality.embed.cache import CachedEmbedder
 from topicality.embed.load import load
 from topicality.embed.minilm import MiniLmEmbedder

@@ -128,7 +128,9 @@ class OpenAIEmbedder(CallableEmbedder):
         def ask(texts: list[str]) -> ArrayLike:
             rows: list[list[float]] = []
             for start in range(0, len(texts), 256):
-                answer = client.embeddings.create(model=model, input=texts[start : start + 256], encoding_format="float")
+                answer = client.embeddings.create(
+                    model=model, input=texts[start : start + 256], encoding_format="float"
+                )
                 rows += [item.embedding for item in sorted(answer.data, key=lambda item: item.index)]
             return np.asarray(rows)
 

@@ -106,4 +106,6 @@ def _embedded(embedder: Embedder) -> Background:
 def _assembled(space: Space, corpus: Corpus, names: Array, descriptions: Array, utterances: Array) -> Background:
     counts = json.loads(_DATA.joinpath("background.stems.json").read_text("utf-8"))
     owner = np.asarray(corpus.owner, dtype=np.intp)
-    return Background(space, corpus.subjects, names, descriptions, utterances, owner, counts["stems"], counts["utterances"])
+    return Background(
+        space, corpus.subjects, names, descriptions, utterances, owner, counts["stems"], counts["utterances"]
+    )

@@ -41,7 +41,9 @@ def load(name: str | Embedder | Callable[[list[str]], ArrayLike] = "minilm", *, 
             return CachedEmbedder(OpenAIEmbedder(model, url or None), cache)
         if kind == "st" and rest:
             return CachedEmbedder(sentence_transformer(rest), cache)
-        raise ConfigError("unknown encoder", key="encoder", got=name, accepted="minilm, openai:MODEL[@BASE_URL], st:NAME")
+        raise ConfigError(
+            "unknown encoder", key="encoder", got=name, accepted="minilm, openai:MODEL[@BASE_URL], st:NAME"
+        )
     if isinstance(name, Embedder):
         return name
     if callable(name):

@@ -128,7 +128,9 @@ class MiniLmEmbedder:
             contents[name] = _DATA.joinpath(name).read_bytes()
             found = hashlib.sha256(contents[name]).hexdigest()
             if found != wanted:
-                raise EmbedError(f"{name} is damaged (sha256 {found[:12]}…, wanted {wanted[:12]}…); reinstall topicality")
+                raise EmbedError(
+                    f"{name} is damaged (sha256 {found[:12]}…, wanted {wanted[:12]}…); reinstall topicality"
+                )
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = self._threads
         options.inter_op_num_threads = 1

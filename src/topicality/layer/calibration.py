@@ -56,7 +56,12 @@ def calibrate(
     Cost: one embedding a row, then well under a second for a few hundred rows.
     """
     if policy.scoring != "calibrated":
-        raise ConfigError("only background-normalised scores can be calibrated", key="scoring", got=policy.scoring, accepted="calibrated")
+        raise ConfigError(
+            "only background-normalised scores can be calibrated",
+            key="scoring",
+            got=policy.scoring,
+            accepted="calibrated",
+        )
     target = target or Target()
     counts = Counter(row.label for row in rows)
     plain = policy.unfitted()
@@ -92,9 +97,7 @@ def calibrate(
     return Calibration(Policy(**{**kept, **values, "fitted": fitted}), report)
 
 
-def _side_report(
-    rows: Sequence[LabelledRow], logits: Any, positive: Any, fit: Fit, threshold: float
-) -> dict[str, Any]:
+def _side_report(rows: Sequence[LabelledRow], logits: Any, positive: Any, fit: Fit, threshold: float) -> dict[str, Any]:
     chance = 1.0 / (1.0 + np.exp(-np.clip(logits, -60, 60)))
     met = fit.held_out >= fit.threshold
     wrong = np.flatnonzero(met != positive)

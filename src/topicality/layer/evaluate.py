@@ -14,7 +14,8 @@ import numpy as np
 
 from topicality.core.measure import auroc, balanced_accuracy, calibration_error, false_positive_rate, percentiles
 from topicality.errors import InputError
-from topicality.layer.guard import Guard, Turn
+from topicality.layer.guard import Guard
+from topicality.layer.reading import Turn
 
 LABELS = ("allowed", "off_topic", "blocked")
 
@@ -65,7 +66,9 @@ def evaluate_guard(
         started = time.perf_counter()
         verdict = guard.check(row.text, row.context)
         spent.append((time.perf_counter() - started) * 1000.0)
-        risks.append(0.0 if verdict.risk is None and verdict.action == "allow" else 1.0 if verdict.risk is None else verdict.risk)
+        risks.append(
+            0.0 if verdict.risk is None and verdict.action == "allow" else 1.0 if verdict.risk is None else verdict.risk
+        )
         actions.append(verdict.action)
         if progress is not None:
             progress(done)
@@ -84,7 +87,7 @@ def evaluate_guard(
         "balanced_accuracy": _rounded(balanced_accuracy(passed, allowed)),
         "calibration_error": _rounded(calibration_error(1.0 - risk, allowed)),
         "confusion": {
-            label: {action: count for action, count in sorted(_tally(rows, actions, label).items())}
+            label: dict(sorted(_tally(rows, actions, label).items()))
             for label in LABELS
             if any(row.label == label for row in rows)
         },

@@ -10,8 +10,8 @@ from importlib.resources import files
 from typing import Any
 
 from topicality.config import Policy
-from topicality.core.guard import reply_for
 from topicality.core.replies import Judgement, judgement_schema, read_judgement
+from topicality.core.verdicts import reply_for
 from topicality.errors import ConfigError, LlmError
 from topicality.ports import Llm
 from topicality.types import Action, Verdict
@@ -76,9 +76,9 @@ def wants_judge(policy: Policy, verdict: Verdict) -> bool:
     if policy.judge == "always":
         return True
     low, high = policy.borderline
-    near = any(
-        score.side == "blocked" and low <= score.probability <= high for score in verdict.scores
-    ) or any("outweigh" in note for note in verdict.notes)
+    near = any(score.side == "blocked" and low <= score.probability <= high for score in verdict.scores) or any(
+        "outweigh" in note for note in verdict.notes
+    )
     return near or (verdict.probability is not None and low <= verdict.probability <= high)
 
 
@@ -102,7 +102,6 @@ def judged(policy: Policy, answer: Judgement, local: Verdict) -> Verdict:
         )
     code = "BLOCKED_TOPIC" if kind == "blocked" else "OFF_TOPIC"
     action = policy.blocked_action if kind == "blocked" else policy.off_topic_action
-    reply = reply_for(policy, kind, answer.rule if kind == "blocked" else None)
     return replace(
         local,
         action=action,
@@ -112,18 +111,18 @@ def judged(policy: Policy, answer: Judgement, local: Verdict) -> Verdict:
         probability=sure if kind == "blocked" else 1 - sure,
         risk=sure,
         method="judge",
-        reply=reply if action in ("redirect", "block") else None,
+        reply=reply_for(policy, kind, answer.rule if kind == "blocked" else None, action),
     )
 
 
 def _in_time(work: Callable[[float], Judgement], seconds: float) -> Judgement:
     """Run in a daemon thread and stop waiting in time: a hanging model must not hold up a reply."""
-    box: list[Judgement | BaseException] = []
+    box: list[Judgement | Exception] = []
 
     def run() -> None:
         try:
             box.append(work(seconds))
-        except BaseException as error:
+        except Exception as error:  # noqa: BLE001 - a callable of the host's may raise anything; it is told on below
             box.append(error)
 
     thread = threading.Thread(target=run, name="topicality-judge", daemon=True)

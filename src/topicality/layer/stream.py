@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from topicality.errors import ConfigError, InputError
-from topicality.layer.guard import Guard, Turn
+from topicality.layer.guard import Guard
+from topicality.layer.reading import Turn
 from topicality.types import SEVERITY, Verdict
 
 _STEP = 12  # words that come in between two checks

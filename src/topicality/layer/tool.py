@@ -24,7 +24,7 @@ class Tool:
 
     def __call__(self, text: str) -> dict[str, Any]:
         """The guard's own verdict on the text, as plain values, with `ok` true; `ok` false and `error` on bad input."""
-        if not isinstance(text, str) or not text.strip():
+        if not str(text or "").strip():
             return {"ok": False, "error": "text is required and must not be blank"}
         try:
             return {"ok": True, **self.guard.check(text).to_dict()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from topicality.errors import ConfigError, MissingExtraError
@@ -36,13 +37,13 @@ def open_store(url: str, *, runs: int = 100, patience: float = 30.0, cache: int 
 
         return MemoryStore(runs=runs, patience=patience)
     try:
-        import alembic  # noqa: F401  # only to say which extra brings it
-        import sqlalchemy  # noqa: F401
+        from topicality.store.connect import postgres_engine, sqlite_engine
+        from topicality.store.sql import SqlStore
+
+        if find_spec("alembic") is None:  # not loaded unless there is something to migrate
+            raise ModuleNotFoundError("alembic")
     except ImportError as error:
         raise MissingExtraError("keeping conversations in a database", "store") from error
-    from topicality.store.connect import postgres_engine, sqlite_engine
-    from topicality.store.sql import SqlStore
-
     if separator and kind != "sqlite":
         return SqlStore(postgres_engine(url, patience), "PostgreSQL", runs=runs, room=cache)
     path = rest.removeprefix("/") if separator else url

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, exc, inspect, text
+from sqlalchemy import URL, Connection, Engine, create_engine, event, exc, inspect, text
 from sqlalchemy.pool import QueuePool
 
 from topicality.errors import MissingExtraError, StoreError
@@ -22,7 +22,7 @@ _LOCK = 0x746F70696373  # PostgreSQL advisory lock of the migrations
 def sqlite_engine(path: str, patience: float) -> Engine:
     """An engine on a database file: WAL, synchronous=NORMAL, deleted bytes overwritten, a bounded wait for the lock."""
     engine = create_engine(
-        f"sqlite+pysqlite:///{path}",
+        URL.create("sqlite+pysqlite", database=path),
         poolclass=QueuePool,
         pool_size=8,
         max_overflow=24,
@@ -35,6 +35,12 @@ def sqlite_engine(path: str, patience: float) -> Engine:
         connection.execute("PRAGMA synchronous=NORMAL")
         connection.execute("PRAGMA secure_delete=ON")
         connection.execute("PRAGMA temp_store=MEMORY")
+        connection.execute(
+            "PRAGMA wal_autocheckpoint=4096"
+        )  # pages, 16 MiB: a change touches a page for each of its words
+        connection.execute(
+            "PRAGMA wal_autocheckpoint=4096"
+        )  # pages, 16 MiB: a change touches a page for each of its words
         connection.execute("PRAGMA cache_size=-32768")  # 32 MiB
         if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
             try:

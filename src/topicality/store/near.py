@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from topicality.records import Scope
 from topicality.vectors import Array
 
-EXACT = 65_536
+EXACT = 16_384
 SHORTLIST = 4_000
 BLOCK = 4_096
 STRIDE = 16_384

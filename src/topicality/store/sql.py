@@ -41,10 +41,11 @@ from topicality.vectors import unit
 class SqlTurn:
     """See `ports.Turn`."""
 
-    def __init__(self, connection: Connection, scope: Scope, writer: Writer) -> None:
+    def __init__(self, connection: Connection, scope: Scope, writer: Writer, space: Space | None) -> None:
         self._connection = connection
         self._scope = scope
         self._writer = writer
+        self._space = space
         self.changed = False
         self.removed = False
 
@@ -82,6 +83,7 @@ class SqlTurn:
 
     def apply(self, change: Change) -> Applied:
         """See `ports.Turn.apply`."""
+        rules.check(change, self._space)
         counts = dict(self._writer.counts)
         try:
             with self._connection.begin_nested():
@@ -143,8 +145,9 @@ class SqlStore:
         """See `ports.Store.turn`."""
         scope = Scope(owner, conversation or "")
         with self._writing() as connection:
-            writer = Writer(connection, hold(connection, owner, conversation), self._bound(connection), self._runs)
-            turn = SqlTurn(connection, scope, writer)
+            space = self._bound(connection)
+            writer = Writer(connection, hold(connection, owner, conversation), space, self._runs)
+            turn = SqlTurn(connection, scope, writer, space)
             yield turn
             if turn.changed:
                 writer.finish()

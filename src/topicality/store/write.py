@@ -40,15 +40,54 @@ _COUNTED = ("exchanges", "topics", "topics_version", "changes", "numbers", "pass
 
 def hold(connection: Connection, owner: str, conversation: str) -> Row[Any]:
     """The conversation's row, locked until the transaction ends; made if it is new."""
-    sought = select(t.conversation).where(t.conversation.c.owner == owner, t.conversation.c.name == conversation)
-    if connection.dialect.name == "postgresql":
-        sought = sought.with_for_update()
-    row = connection.execute(sought).first()
+    place = {"owner": owner, "name": conversation}
+    row = connection.execute(
+        _HOLD, place
+    ).first()  # SQLite has no FOR UPDATE and needs none: the transaction holds it all
     if row is None:
-        made = {"owner": owner, "name": conversation}
-        connection.execute(_insert(connection, t.conversation).values(made).on_conflict_do_nothing())
-        row = connection.execute(sought).one()
+        connection.execute(_insert(connection, t.conversation).values(place).on_conflict_do_nothing())
+        row = connection.execute(_HOLD, place).one()
     return row
+
+
+def _posted(dialect: Any) -> Any:
+    table = t.posting
+    statement = dialect.insert(table)
+    appended = cast(table.c.data.op("||")(statement.excluded.data), LargeBinary)  # SQLite joins bytes as text otherwise
+    return statement.on_conflict_do_update(
+        index_elements=[table.c.conversation, table.c.word, table.c.block],
+        set_={"data": appended, "frequency": table.c.frequency + statement.excluded.frequency},
+    )
+
+
+# The statements of every message, built once: building one costs as much as running it.
+_HOLD = (
+    select(t.conversation)
+    .where(t.conversation.c.owner == bindparam("owner"), t.conversation.c.name == bindparam("name"))
+    .with_for_update()
+)
+_APPLIED = select(t.change.c.applied).where(
+    t.change.c.conversation == bindparam("key"), t.change.c.id == bindparam("change")
+)
+_COUNTS = (
+    update(t.conversation)
+    .where(t.conversation.c.key == bindparam("place"))
+    .values({name: bindparam(name) for name in _COUNTED})
+)
+_EXCHANGE = (
+    update(t.exchange)
+    .where(t.exchange.c.conversation == bindparam("place"), t.exchange.c.sequence == bindparam("turn"))
+    .values({column.name: bindparam(column.name) for column in t.exchange.c if not column.primary_key})
+)
+_PASSAGES = (
+    t.passage.c.conversation == bindparam("key"),
+    t.passage.c.sequence == bindparam("turn"),
+    t.passage.c.side == bindparam("half"),
+)
+_TAKEN = select(t.passage).where(*_PASSAGES).order_by(t.passage.c.position)
+_TAKE = delete(t.passage).where(*_PASSAGES)
+_POST = {"postgresql": _posted(postgresql), "sqlite": _posted(sqlite)}
+_INSERT = {table.name: insert(table) for table in (t.change, t.exchange, t.passage)}
 
 
 class Writer:
@@ -67,11 +106,8 @@ class Writer:
         """See `ports.Store.apply`."""
         if (change.owner, change.conversation) != self._place:
             raise InputError("the change is for another conversation than the turn")
-        rules.check(change, self._space)
         table = t.change
-        before = self._connection.execute(
-            select(table.c.applied).where(table.c.conversation == self.key, table.c.id == change.id)
-        ).scalar()
+        before = self._connection.execute(_APPLIED, {"key": self.key, "change": change.id}).scalar()
         if before is not None:
             sequences, topics = json.loads(before)
             return Applied(sequences, topics, repeated=True)
@@ -86,7 +122,7 @@ class Writer:
         number = self.counts["changes"]
         applied = json.dumps([sequences, topics], ensure_ascii=False)
         values = {"conversation": self.key, "id": change.id, "number": number, "applied": applied}
-        self._connection.execute(insert(table), values)
+        self._connection.execute(_INSERT["change"], values)
         if number % 64 == 0:
             old = delete(table).where(table.c.conversation == self.key, table.c.number <= number - rules.REMEMBERED)
             self._connection.execute(old)
@@ -94,10 +130,9 @@ class Writer:
 
     def finish(self) -> None:
         """Write the counts, if any changed."""
-        changed = {name: value for name, value in self.counts.items() if value != self._was[name]}
-        if changed:
-            self._connection.execute(update(t.conversation).where(t.conversation.c.key == self.key).values(changed))
-            self._was.update(changed)
+        if self.counts != self._was:
+            self._connection.execute(_COUNTS, {"place": self.key, **self.counts})
+            self._was = dict(self.counts)
 
     def restore(self, bundle: Bundle) -> None:
         """Write an import's conversation, which is new."""
@@ -144,7 +179,7 @@ class Writer:
                 fresh = rules.begun(change, operation, known, self.counts["exchanges"] + 1)
                 if fresh is not None:
                     self.counts["exchanges"] += 1
-                    self._connection.execute(insert(t.exchange), rows.exchange_values(self.key, fresh))
+                    self._connection.execute(_INSERT["exchange"], rows.exchange_values(self.key, fresh))
                     self._add(self._kept(fresh, "user", operation), {fresh.sequence: fresh}, live=False)
             case Complete():
                 fresh = self._update(rules.completed(operation, known))
@@ -175,11 +210,7 @@ class Writer:
 
     def _update(self, exchange: Exchange) -> Exchange:
         values = rows.exchange_values(self.key, exchange)
-        where = (
-            t.exchange.c.conversation == values.pop("conversation"),
-            t.exchange.c.sequence == values.pop("sequence"),
-        )
-        self._connection.execute(update(t.exchange).where(*where).values(values))
+        self._connection.execute(_EXCHANGE, {**values, "place": self.key, "turn": exchange.sequence})
         return exchange
 
     def _kept(self, exchange: Exchange, side: Side, operation: Begin | Complete | Edit) -> list[Kept]:
@@ -210,7 +241,7 @@ class Writer:
                     "vector": entry.vector,
                 }
             )
-        self._connection.execute(insert(t.passage), values)
+        self._connection.execute(_INSERT["passage"], values)
         if live:
             self.counts["passages"] += len(values)
             self.counts["words"] += sum(len(terms) for _, terms in spoken)
@@ -220,27 +251,19 @@ class Writer:
         packed = words.postings(spoken)
         if not packed:
             return
-        table = t.posting
-        statement = _insert(self._connection, table)
-        appended = cast(table.c.data.op("||")(statement.excluded.data), LargeBinary)
-        statement = statement.on_conflict_do_update(
-            index_elements=[table.c.conversation, table.c.word, table.c.block],
-            set_={"data": appended, "frequency": table.c.frequency + statement.excluded.frequency},
-        )
         values = [
             {"conversation": self.key, "word": word, "block": block, "frequency": count, "data": data}
             for (word, block), (data, count) in sorted(packed.items())  # in one order: no deadlocks
         ]
-        self._connection.execute(statement, values)
+        self._connection.execute(_POST[self._connection.dialect.name], values)
 
     def _take(self, sequence: int, side: Side) -> list[Kept]:
         """Remove one side's passages, with the postings of live ones; what they were."""
-        table = t.passage
-        where = (table.c.conversation == self.key, table.c.sequence == sequence, table.c.side == SIDES.index(side))
-        found = self._connection.execute(select(table).where(*where).order_by(table.c.position)).all()
+        place = {"key": self.key, "turn": sequence, "half": SIDES.index(side)}
+        found = self._connection.execute(_TAKEN, place).all()
         if not found:
             return []
-        self._connection.execute(delete(table).where(*where))
+        self._connection.execute(_TAKE, place)
         live = [(row.number, row.terms.split(" ") if row.terms else []) for row in found if row.number is not None]
         self._unpost(live)
         self.counts["passages"] -= len(live)

@@ -120,7 +120,9 @@ class StoreContract:
 
     @pytest.mark.parametrize("kind", ["completed", "failed", "unknown", "deleted"])
     @pytest.mark.parametrize("operation", [Complete("e1", "late"), Fail("e1", "late")])
-    def test_only_a_pending_exchange_completes_or_fails(self, store: Store, kind: str, operation: Complete | Fail) -> None:
+    def test_only_a_pending_exchange_completes_or_fails(
+        self, store: Store, kind: str, operation: Complete | Fail
+    ) -> None:
         if kind != "unknown":
             begin(store, "e1", "hi")
             end = {"completed": Complete("e1", "yes"), "failed": Fail("e1", "no"), "deleted": Delete("e1")}[kind]
@@ -157,7 +159,9 @@ class StoreContract:
         begin(store, "e8", "hi", at=80.0)
 
         def sequences(scope: Scope, **options: int) -> list[int]:
-            return [e.sequence for e in store.exchanges(scope, newest=options.get("newest"), limit=options.get("limit"))]
+            return [
+                e.sequence for e in store.exchanges(scope, newest=options.get("newest"), limit=options.get("limit"))
+            ]
 
         assert sequences(ANN) == [1, 2, 3, 4, 5, 6, 7, 8]
         assert sequences(replace(ANN, sequences=((6, 9), (2, 3)))) == [2, 3, 6, 7, 8]
@@ -172,7 +176,9 @@ class StoreContract:
 
     def test_a_change_is_all_or_nothing(self, store: Store) -> None:
         before = list(store.export())
-        bad = change("x", Begin("e1", "hi", passage("hi", 1)), PutState("s", b"1"), PutTopic(TopicRecord("t")), Fail("e9", ""))
+        bad = change(
+            "x", Begin("e1", "hi", passage("hi", 1)), PutState("s", b"1"), PutTopic(TopicRecord("t")), Fail("e9", "")
+        )
         with pytest.raises(ExchangeError):
             store.apply(bad)
         assert list(store.export()) == before
@@ -361,7 +367,12 @@ class StoreContract:
     def test_equal_scores_come_newest_first(self, store: Store) -> None:
         for n in range(6):
             say(store, f"e{n}", "same", "", seed=1)
-        assert [hit.sequence for hit in store.search_vectors(replace(ANN, sides=("user",)), vector(1), 4)] == [6, 5, 4, 3]
+        assert [hit.sequence for hit in store.search_vectors(replace(ANN, sides=("user",)), vector(1), 4)] == [
+            6,
+            5,
+            4,
+            3,
+        ]
         assert [hit.sequence for hit in store.search_words(ANN, ["same"], 4).hits] == [6, 5, 4, 3]
 
     def test_words_are_found_with_their_statistics(self, store: Store) -> None:
@@ -377,7 +388,9 @@ class StoreContract:
         idf = np.log(1 + (4 - 2 + 0.5) / 2.5)
         assert found.hits[1].score == pytest.approx(idf * 2.2 / (1 + 1.2 * (0.25 + 0.75 * 2 / 3)))
         assert store.search_words(ANN, [], 5).hits == ()
-        assert store.search_words(ANN, ["card"], 1).hits == found.hits[:0] + store.search_words(ANN, ["card"], 9).hits[:1]
+        assert (
+            store.search_words(ANN, ["card"], 1).hits == found.hits[:0] + store.search_words(ANN, ["card"], 9).hits[:1]
+        )
 
     def test_odd_terms_are_found(self, store: Store) -> None:
         terms = ("o'neil", 'quo"te', "50%", "a_b", "日本", "é", "*", "or", "not", "x" * 300)
@@ -435,7 +448,9 @@ class StoreContract:
         say(store, "e1", "my pin is 4711", "noted 4711", seed=1)
         say(store, "e2", "other", seed=2)
         store.search_vectors(ANN, vector(1), 1)
-        store.apply(change("x", Edit("e1", "user", "my pin is ****", passage("my pin is", 3)), Edit("e1", "assistant", "noted")))
+        store.apply(
+            change("x", Edit("e1", "user", "my pin is ****", passage("my pin is", 3)), Edit("e1", "assistant", "noted"))
+        )
         assert store.search_words(ANN, ["4711"], 5).hits == ()
         assert store.search_words(ANN, ["4711"], 5).frequencies == {"4711": 0}
         near = store.search_vectors(ANN, vector(1), 9)
@@ -578,4 +593,6 @@ class StoreContract:
         say(store, "e5", "pear", seed=5, scope=Scope("ann", "c2"))
         topic = TopicRecord("t1", 0, "open", ("ä",), ("b",), ((1, 2),), 0.0, None, 1.5, {"x": 1.5})
         run = LogRun(RunRecord("r", 2.0, "accepted", {"a": []}))
-        store.apply(change("t", PutTopic(topic), PutTopic(TopicRecord("t2", status="dropped")), PutState("s", b"\0"), run))
+        store.apply(
+            change("t", PutTopic(topic), PutTopic(TopicRecord("t2", status="dropped")), PutState("s", b"\0"), run)
+        )

@@ -28,15 +28,28 @@ def change(name: str, *operations: Operation, scope: Scope = ANN, expect: int | 
     return Change(name, scope.owner, scope.conversation or "", operations, expect)
 
 
-def begin(store: Store, key: str, text: str, seed: int | None = None, *, at: float | None = None, scope: Scope = ANN) -> Applied:
+def begin(
+    store: Store, key: str, text: str, seed: int | None = None, *, at: float | None = None, scope: Scope = ANN
+) -> Applied:
     """Begin an exchange; `begun_at` is its time."""
-    return store.apply(change(f"begin:{key}", Begin(key, text, passage(text, seed), at, begun_at=at or 0.0), scope=scope))
+    return store.apply(
+        change(f"begin:{key}", Begin(key, text, passage(text, seed), at, begun_at=at or 0.0), scope=scope)
+    )
 
 
 def say(
-    store: Store, key: str, text: str, reply: str = "noted", seed: int | None = None, *, at: float | None = None, scope: Scope = ANN
+    store: Store,
+    key: str,
+    text: str,
+    reply: str = "noted",
+    seed: int | None = None,
+    *,
+    at: float | None = None,
+    scope: Scope = ANN,
 ) -> int:
     """A completed exchange; its sequence. The reply's direction is that of seed + 100,000."""
     begin(store, key, text, seed, at=at, scope=scope)
-    answer = Complete(key, reply, passage(reply, None if seed is None else seed + 100_000), None if at is None else at + 1)
+    answer = Complete(
+        key, reply, passage(reply, None if seed is None else seed + 100_000), None if at is None else at + 1
+    )
     return store.apply(change(f"complete:{key}", answer, scope=scope)).sequences[key]

@@ -1,0 +1,184 @@
+"""The parts that verdicts are made of, whichever tier decides: scores of all rules, replies, thresholds, windows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topicality.config import Policy, Side
+from topicality.core.keywords import ALLOWED_HIT, BLOCKED_HIT, NO_HIT, Hit
+from topicality.core.score import Evidence, RuleBook
+from topicality.types import SEVERITY, Action, RuleScore, Verdict, Window
+from topicality.vectors import Array
+
+
+@dataclass(frozen=True)
+class SideReading:
+    """What speaks for the rules of one side, for the pieces of one message.
+
+    Attributes:
+        book: the side's rules. vectors: shape (P, D), the whole message first, then its sentences or windows.
+        evidence: theirs.
+    """
+
+    book: RuleBook
+    vectors: Array
+    evidence: Evidence
+
+    def nearest(self, piece: int, rule: int) -> str:
+        """Text of the rule's member that comes nearest to a piece."""
+        return self.book.rules[rule].texts[self.book.nearest(self.vectors[piece], rule)]
+
+    def score(self, piece: int, rule: int) -> float:
+        """Cosine similarity of a piece to the rule's nearest member, [-1, 1]."""
+        return min(1.0, max(-1.0, float(self.evidence.best[piece, rule])))
+
+
+@dataclass(frozen=True)
+class Case:
+    """One message, ready to be decided.
+
+    Attributes:
+        policy: what to do. allowed, blocked: the two sides; None when a side has no rules.
+        spans: character ranges of the pieces after the first, when the message was read in pieces.
+        long: whether it is so long that its windows count for the allowed side too.
+        small_talk: whether it is nothing but small talk.
+        leaning: log-odds of being on topic when read with what was said before, and the index of the allowed rule that
+            was about; None without context.
+        explicit: hits of the rules' own keywords.
+    """
+
+    policy: Policy
+    allowed: SideReading | None = None
+    blocked: SideReading | None = None
+    spans: Sequence[tuple[int, int]] = ()
+    long: bool = False
+    small_talk: bool = False
+    leaning: tuple[float, int] | None = None
+    explicit: Sequence[Hit] = field(default=())
+
+    def scores(self) -> tuple[RuleScore, ...]:
+        """Every rule's score, best first; blocked rules at the piece where they are strongest."""
+        found: list[RuleScore] = []
+        sides: tuple[tuple[Side, SideReading | None], ...] = (("allowed", self.allowed), ("blocked", self.blocked))
+        for side, reading in sides:
+            if reading is None:
+                continue
+            values = reading.evidence.best if self.policy.scoring == "cosine" else reading.evidence.logits
+            for index, rule in enumerate(reading.book.rules):
+                piece = int(np.argmax(values[:, index])) if side == "blocked" else 0
+                chance = probability(float(reading.evidence.logits[piece, index]))
+                found.append(
+                    RuleScore(rule.name, side, reading.score(piece, index), chance, reading.nearest(piece, index))
+                )
+        if self.policy.scoring == "cosine":
+            return tuple(sorted(found, key=lambda entry: -entry.score))
+        return tuple(sorted(found, key=lambda entry: -entry.probability))
+
+    def cuts(self, side: Side) -> NDArray[np.float64]:
+        """The side's thresholds in rule order: log-odds, or cosines when the policy scores by cosine."""
+        rules = self.policy.allowed if side == "allowed" else self.policy.blocked
+        values = [self.policy.threshold(side, rule) for rule in rules]
+        return np.array(values if self.policy.scoring == "cosine" else [log_odds(value) for value in values])
+
+    def window(self, piece: int) -> Window | None:
+        """Where in the message a piece stands; None for the message as a whole."""
+        return Window(piece, *self.spans[piece - 1]) if piece and self.spans else None
+
+
+def probability(logit: float) -> float:
+    """Log-odds to probability, without overflow."""
+    return 1.0 / (1.0 + math.exp(-logit)) if logit >= 0 else math.exp(logit) / (1.0 + math.exp(logit))
+
+
+def log_odds(value: float) -> float:
+    """Probability to log-odds; 0 and 1 are far away, not infinite."""
+    clipped = min(max(value, 1e-9), 1.0 - 1e-9)
+    return math.log(clipped / (1.0 - clipped))
+
+
+def strongest(values: NDArray[np.float64]) -> tuple[int, int]:
+    """(piece, rule) of the highest value in a (P, R) matrix; ties go to the earlier piece, then the earlier rule."""
+    piece, rule = np.unravel_index(int(np.argmax(values)), values.shape)
+    return int(piece), int(rule)
+
+
+def runner_up(scores: Sequence[RuleScore], rule: str | None) -> RuleScore | None:
+    """The best rule but one."""
+    return next((entry for entry in scores if entry.rule != rule), None)
+
+
+def threshold_for(score: float, margin: float, slope: float, *, met: bool) -> float:
+    """The cosine at which a rule would just have been met: the score less what the margin is worth.
+
+    Kept on its side of the score, so that score >= threshold exactly when the rule is met.
+
+    Args:
+        margin: log-odds above the cut (negative below). slope: log-odds a unit of cosine.
+    """
+    value = score - margin / max(slope, 1e-6)
+    if met:
+        return min(1.0, max(-1.0, min(value, score)))
+    above = math.nextafter(score, 2.0)
+    return max(above, min(value, 1.0))
+
+
+def reply_for(policy: Policy, kind: str, rule: str | None, action: Action) -> str | None:
+    """The policy's text for the user, if the action shows one: the rule's, or else the kind's ("off_topic", "blocked")."""
+    if SEVERITY[action] < SEVERITY["redirect"]:
+        return None
+    if rule is not None:
+        for key, text in policy.replies.items():
+            if key.casefold() == rule.casefold():
+                return text
+        for _, entry in policy.sided():
+            if entry.name == rule and entry.reply is not None:
+                return entry.reply
+    return policy.replies.get(kind)
+
+
+def by_keywords(policy: Policy, hits: Sequence[Hit], small_talk: bool) -> Verdict | None:
+    """The keyword tier's verdict, or None when it has nothing to say and the policy's `on_error` must decide."""
+    hit = next((entry for entry in hits if entry.side == "blocked"), None)
+    if hit is not None:
+        return Verdict(
+            policy.blocked_action,
+            "BLOCKED_TOPIC",
+            f"the word {hit.word!r} of the blocked rule {hit.rule!r}",
+            hit.rule,
+            probability=BLOCKED_HIT,
+            risk=BLOCKED_HIT,
+            method="keywords",
+            nearest=hit.word,
+            reply=reply_for(policy, "blocked", hit.rule, policy.blocked_action),
+        )
+    if hits:
+        hit = hits[0]
+        return Verdict(
+            "allow",
+            "ON_TOPIC",
+            f"the word {hit.word!r} of the allowed rule {hit.rule!r}",
+            hit.rule,
+            probability=ALLOWED_HIT,
+            risk=1 - ALLOWED_HIT,
+            method="keywords",
+            nearest=hit.word,
+        )
+    if small_talk and policy.small_talk:
+        return Verdict("allow", "SMALL_TALK", "small talk", probability=NO_HIT, risk=1 - NO_HIT, method="small_talk")
+    return None
+
+
+def on_error(policy: Policy, why: str) -> Verdict:
+    """What the policy wants when no tier could answer: the stricter of its two sides' choices."""
+    actions: list[Action] = []
+    if policy.allowed:
+        actions.append(policy.on_error.allowed)
+    if policy.blocked:
+        actions.append(policy.on_error.blocked)
+    action = max(actions, key=lambda choice: SEVERITY[choice])
+    return Verdict(action, "ERROR", f"not checked: {why}", method="none", status="unavailable")
