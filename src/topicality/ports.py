@@ -136,9 +136,10 @@ class Store(Protocol):
         ...
 
     def turn(self, owner: str, conversation: str) -> AbstractContextManager[Turn]:
-        """Read, decide and write, with the conversation to oneself: other turns and changes of it wait, in this process and
-        in others. An error inside undoes all of it. Do slow work (encoding, a language model) before, not inside.
-        Do not open one inside another.
+        """Read, decide and write, with the conversation to oneself.
+
+        Other turns and changes of it wait, in this process and in others. An error inside undoes all of it. Do slow work
+        (encoding, a language model) before, not inside. Do not open one inside another.
 
         Raises:
             StoreError: somebody else held the conversation longer than the store's patience.
@@ -154,8 +155,7 @@ class Store(Protocol):
             ExchangeError: an exchange is unknown or in the wrong state. DuplicateExchangeError: its id has another text.
             StaleTopicsError: `expect` is not the topics' version. SpaceMismatchError: a vector of another dimension.
             InputError: blank id, text with NUL or half a surrogate pair, a vector of zeros or not finite …
-        Cost: one transaction; does not depend on how much is stored, apart from an edit or a deletion of a word's
-            posting block (at most 1,024 entries).
+        Cost: one transaction; does not grow with what is stored.
         """
         ...
 
@@ -207,7 +207,7 @@ class Store(Protocol):
         """The passages nearest to a vector, best first. Only completed exchanges; whatever was written before is found.
 
         Returns:
-            At most `limit`. Up to 65,536 passages in the scope the ranking is exact on the rounded vectors; above, a sign
+            At most `limit`. Up to 16,384 passages in the scope the ranking is exact on the rounded vectors; above, a sign
             scan chooses at least 4,000 of them to be ranked exactly (docs/store.md has the measured recall).
         Raises:
             InputError: not finite, all zeros. SpaceMismatchError: another dimension, or nothing bound yet.
@@ -228,8 +228,9 @@ class Store(Protocol):
         ...
 
     def export(self, owner: str | None = None, conversation: str | None = None) -> Iterator[str]:
-        """Everything, or one owner's, as JSON lines (no line ends) in a fixed order, of one moment. Importing them into an
-        empty store and exporting that gives the same lines.
+        """Everything, or one owner's, as JSON lines (without line ends) in a fixed order, of one moment.
+
+        Importing them into an empty store and exporting that gives the same lines.
         """
         ...
 

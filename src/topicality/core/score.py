@@ -104,7 +104,11 @@ class RuleBook:
     """
 
     def __init__(
-        self, rules: Sequence[RuleMembers], background: Background | None, weights: Weights, space: Space | None = None
+        self,
+        rules: Sequence[RuleMembers],
+        background: Background | None,
+        weights: Weights,
+        space: Space | None = None,
     ) -> None:
         if not rules:
             raise InputError("a rule book needs at least one rule")

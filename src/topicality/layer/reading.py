@@ -265,7 +265,7 @@ def _leaning(
         return None
     spread = rules.allowed.background.spread
     features = context_features(texts, evidence, vectors, evidence.logits.max(axis=1), spread)
-    logit = fused(features[None, :], rules.fusion)
+    logit = fused(features[None, :], rules.fusion) - 0.5 * np.log(evidence.logits.shape[1])
     if "allowed" in fits:
         logit = fits["allowed"].apply(logit, vectors[-1:])
     # What it follows up on: the rule of the latest turns, each earlier one counting a little less.

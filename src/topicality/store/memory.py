@@ -53,9 +53,11 @@ class MemoryStore:
 
     @property
     def space(self) -> Space | None:
+        """See `ports.Store.space`."""
         return self._space
 
     def bind(self, space: Space) -> None:
+        """See `ports.Store.bind`."""
         with self._open():
             if self._space is not None and self._space != space:
                 raise SpaceMismatchError(
@@ -65,6 +67,7 @@ class MemoryStore:
 
     @contextmanager
     def turn(self, owner: str, conversation: str) -> Iterator[MemoryTurn]:
+        """See `ports.Store.turn`."""
         Scope(owner, conversation or "")
         with self._open():
             lock = self._locks.setdefault((owner, conversation), threading.Lock())
@@ -83,14 +86,17 @@ class MemoryStore:
             lock.release()
 
     def apply(self, change: Change) -> Applied:
+        """See `ports.Store.apply`."""
         rules.check(change, self._space)
         with self.turn(change.owner, change.conversation) as turn:
             return turn.apply(change)
 
     def conversations(self, owner: str, *, after: str = "", limit: int | None = None) -> list[ConversationRecord]:
+        """See `ports.Store.conversations`."""
         return [talk.info for talk in self._of(Scope(owner)) if talk.info.id > after][:limit]
 
     def exchange(self, owner: str, conversation: str, exchange: str) -> Exchange | None:
+        """See `ports.Store.exchange`."""
         found = [talk.known(exchange) for talk in self._of(Scope(owner, conversation))]
         return found[0] if found else None
 
@@ -102,10 +108,12 @@ class MemoryStore:
         newest: int | None = None,
         limit: int | None = None,
     ) -> list[Exchange]:
+        """See `ports.Store.exchanges`."""
         found = [exchange for talk in self._of(scope) for exchange in talk.selected(scope, statuses)]
         return last(found, newest)[:limit]
 
     def passages(self, scope: Scope) -> list[StoredPassage]:
+        """See `ports.Store.passages`."""
         found = ((talk.info.id, talk.passages[place], talk.time(place)) for talk, place in self._live(scope))
         ordered = sorted(
             found, key=lambda entry: (entry[0], order((entry[1].sequence, entry[1].side, entry[1].position)))
@@ -121,6 +129,7 @@ class MemoryStore:
     def topics(
         self, owner: str, conversation: str | None = None, *, dropped: bool = False
     ) -> list[tuple[str, TopicRecord]]:
+        """See `ports.Store.topics`."""
         return [
             (talk.info.id, topic)
             for talk in self._of(Scope(owner, conversation))
@@ -129,13 +138,16 @@ class MemoryStore:
         ]
 
     def state(self, owner: str, conversation: str, name: str) -> bytes | None:
+        """See `ports.Store.state`."""
         found = [talk.states.get(name) for talk in self._of(Scope(owner, conversation))]
         return found[0] if found else None
 
     def runs(self, owner: str, conversation: str, *, limit: int = 100) -> list[RunRecord]:
+        """See `ports.Store.runs`."""
         return [run for talk in self._of(Scope(owner, conversation)) for run in reversed(talk.runs)][:limit]
 
     def search_vectors(self, scope: Scope, vector: ArrayLike, limit: int) -> list[Hit]:
+        """See `ports.Store.search_vectors`."""
         rules.encode(vector, self._space)  # refuses what no passage could have
         query = unit(vector)
         found = []
@@ -147,6 +159,7 @@ class MemoryStore:
         return [entry[3] for entry in sorted(found, key=lambda entry: entry[:3])[:limit]]
 
     def search_words(self, scope: Scope, terms: Sequence[str], limit: int) -> WordHits:
+        """See `ports.Store.search_words`."""
         wanted = dict.fromkeys((rules.term(value) for value in terms), 0)
         everything = [
             (talk, place, talk.passages[place].terms.split())
@@ -178,6 +191,7 @@ class MemoryStore:
         return WordHits(hits, wanted, total, mean)
 
     def sweep(self, now: float, timeout: float, *, owner: str | None = None) -> int:
+        """See `ports.Store.sweep`."""
         with self._open():
             late = [
                 (talk.info, exchange.id)
@@ -197,6 +211,7 @@ class MemoryStore:
         return swept
 
     def export(self, owner: str | None = None, conversation: str | None = None) -> Iterator[str]:
+        """See `ports.Store.export`."""
         with self._open():
             talks = [
                 self._talks[key]
@@ -209,6 +224,7 @@ class MemoryStore:
             yield from talk.bundle().lines()
 
     def load(self, lines: Iterable[str]) -> Imported:
+        """See `ports.Store.load`."""
         with self._open():
             space, bundles = transfer.read(lines, self._space)
             fresh: dict[tuple[str, str], Talk] = {}
@@ -227,11 +243,13 @@ class MemoryStore:
             return counts
 
     def erase(self, owner: str, conversation: str | None = None) -> int:
+        """See `ports.Store.erase`."""
         with self._open():
             gone = [key for key in self._talks if key[0] == owner and conversation in (None, key[1])]
             return sum(len(self._talks.pop(key).exchanges) for key in gone)
 
     def close(self) -> None:
+        """See `ports.Store.close`."""
         self._closed = True
         self._talks.clear()
 

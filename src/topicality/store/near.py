@@ -36,7 +36,8 @@ else:  # pragma: no cover  # numpy 1, run by `make lowest`
     _ONES = np.array([value.bit_count() for value in range(256)], np.uint8)
 
     def _ones(words: NDArray[np.uint64]) -> NDArray[np.uint8]:
-        return _ONES[words.view(np.uint8)].reshape(len(words), 8).sum(axis=1, dtype=np.uint8)
+        counts: NDArray[np.uint8] = _ONES[words.view(np.uint8)].reshape(len(words), 8).sum(axis=1, dtype=np.uint8)
+        return counts
 
 
 class Near:

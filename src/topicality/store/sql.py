@@ -89,7 +89,7 @@ class SqlTurn:
             with self._connection.begin_nested():
                 applied = self._writer.apply(change)
         except BaseException:
-            self._writer.counts = counts
+            self._writer.undo(counts)
             raise
         self.note(change, applied)
         return applied

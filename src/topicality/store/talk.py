@@ -53,15 +53,18 @@ class Talk:
     changes: dict[str, Applied] = field(default_factory=dict)
 
     def copy(self) -> Talk:
+        """One to work on."""
         fresh = replace(self)
         for name in ("exchanges", "ids", "passages", "numbers", "topics", "states", "runs", "changes"):
             setattr(fresh, name, getattr(self, name).copy())
         return fresh
 
     def known(self, exchange: str) -> Exchange | None:
+        """An exchange by id."""
         return self.exchanges[self.ids[exchange]] if exchange in self.ids else None
 
     def put(self, exchange: Exchange) -> None:
+        """Write an exchange, without its passages."""
         self.exchanges[exchange.sequence] = exchange
         self.ids[exchange.id] = exchange.sequence
         times = [
@@ -74,12 +77,13 @@ class Talk:
         )
 
     def replace(self, exchange: Exchange, side: Side, passages: tuple[Kept, ...]) -> None:
+        """Put passages in place of those of one side."""
         for place in [place for place in self.passages if place[:2] == (exchange.sequence, side)]:
             gone = self.passages.pop(place)
             if self.numbers.pop(place, None) is not None:
                 self._count(gone, -1)
-        for kept in passages:
-            self.passages[kept.sequence, kept.side, kept.position] = kept
+        for entry in passages:
+            self.passages[entry.sequence, entry.side, entry.position] = entry
         if exchange.status == "completed":
             self.index(place for place in self.passages if place[0] == exchange.sequence)
 
@@ -147,9 +151,11 @@ class MemoryTurn:
         self.changed = False
 
     def info(self) -> ConversationRecord:
+        """See `ports.Turn.info`."""
         return self._talk.info
 
     def exchange(self, exchange: str) -> Exchange | None:
+        """See `ports.Turn.exchange`."""
         return self._talk.known(exchange)
 
     def exchanges(
@@ -159,16 +165,20 @@ class MemoryTurn:
         statuses: Sequence[ExchangeStatus] = (),
         newest: int | None = None,
     ) -> list[Exchange]:
+        """See `ports.Turn.exchanges`."""
         scope = Scope(self._talk.info.owner, self._talk.info.id, sequences)
         return last(self._talk.selected(scope, statuses), newest)
 
     def topics(self) -> list[TopicRecord]:
+        """See `ports.Turn.topics`."""
         return [topic for topic in self._talk.topics.values() if topic.status != "dropped"]
 
     def state(self, name: str) -> bytes | None:
+        """See `ports.Turn.state`."""
         return self._talk.states.get(name)
 
     def apply(self, change: Change) -> Applied:
+        """See `ports.Turn.apply`."""
         talk = self._talk
         if (change.owner, change.conversation) != (talk.info.owner, talk.info.id):
             raise InputError("the change is for another conversation than the turn")
@@ -228,6 +238,11 @@ class MemoryTurn:
                     for side in SIDES:
                         talk.replace(gone, side, ())
                 sequences[operation.exchange] = talk.ids[operation.exchange]
+            case _:
+                self._note(talk, operation, topics)
+
+    def _note(self, talk: Talk, operation: PutTopic | PutState | LogRun, topics: dict[str, int]) -> None:
+        match operation:
             case PutTopic():
                 known_topic = talk.topics.get(operation.topic.id)
                 number = known_topic.number if known_topic else talk.info.topics + 1

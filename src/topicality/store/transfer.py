@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 from topicality.errors import InputError, SpaceMismatchError
 from topicality.records import (
@@ -16,6 +16,7 @@ from topicality.records import (
     Begin,
     Change,
     Exchange,
+    ExchangeStatus,
     Imported,
     LogRun,
     Passage,
@@ -176,47 +177,51 @@ def _add(bundle: Bundle, record: Record) -> None:
             raise InputError(f"unknown kind {other!r}")
 
 
+def _verify(bundle: Bundle, space: Space | None) -> None:
+    if [exchange.sequence for exchange in bundle.exchanges] != list(range(1, len(bundle.exchanges) + 1)):
+        raise InputError("sequences are not 1, 2, 3 …")
+    if [topic.number for topic in bundle.topics] != list(range(1, len(bundle.topics) + 1)):
+        raise InputError("topic numbers are not 1, 2, 3 …")
+    _distinct("exchange", [exchange.id for exchange in bundle.exchanges])
+    _distinct("topic", [topic.id for topic in bundle.topics])
+    _distinct("run", [run.id for run in bundle.runs])
+    _distinct("passage", [(kept.sequence, kept.side, kept.position) for kept in bundle.passages])
+    operations: list[Any] = [PutTopic(topic) for topic in bundle.topics]
+    operations += [PutState(name, value) for name, value in bundle.states.items()]
+    operations += [LogRun(run) for run in bundle.runs]
+    texts: dict[tuple[int, Side], str] = {}
+    for exchange in bundle.exchanges:
+        operations.append(_verified(exchange))
+        texts[exchange.sequence, "user"] = exchange.user.text if exchange.status in ("completed", "pending") else ""
+        texts[exchange.sequence, "assistant"] = "" if exchange.reply is None else exchange.reply.text
+    for kept in bundle.passages:
+        if not 0 <= kept.start <= kept.end <= len(texts.get((kept.sequence, kept.side), "")):
+            raise InputError(f"a passage of exchange {kept.sequence} is outside its text")
+        plain(kept.terms, "terms")
+        if kept.vector is not None and (space is None or len(kept.vector) != 4 + space.dimension):
+            raise InputError("a vector is not of the export's space")
+    check(Change("import", bundle.owner, bundle.conversation, tuple(operations)), space)
+
+
+def _verified(exchange: Exchange) -> Begin:
+    if exchange.status not in get_args(ExchangeStatus):
+        raise InputError(f"unknown status {exchange.status!r}")
+    if (exchange.reply is not None) != (exchange.status == "completed"):
+        raise InputError(f"exchange {exchange.sequence} is {exchange.status}, which does not go with its reply")
+    if exchange.reply is not None:
+        plain(exchange.reply.text, "the reply")
+    user = exchange.user
+    return Begin(exchange.id, user.text, (), user.at, user.name, exchange.begun_at, exchange.meta)
+
+
+def _distinct(what: str, ids: Sequence[object]) -> None:
+    if len(set(ids)) != len(ids):
+        raise InputError(f"a {what} is there twice")
+
+
 def _sound(bundle: Bundle, number: int, space: Space | None) -> Bundle:
     """The bundle, if a store could have written it."""
-
-    def verify() -> None:
-        if [exchange.sequence for exchange in bundle.exchanges] != list(range(1, len(bundle.exchanges) + 1)):
-            raise InputError("sequences are not 1, 2, 3 …")
-        if [topic.number for topic in bundle.topics] != list(range(1, len(bundle.topics) + 1)):
-            raise InputError("topic numbers are not 1, 2, 3 …")
-        texts: dict[tuple[int, Side], str] = {}
-        operations: list[Any] = [PutTopic(topic) for topic in bundle.topics]
-        for exchange in bundle.exchanges:
-            if exchange.status not in ("pending", "completed", "failed", "deleted"):
-                raise InputError(f"unknown status {exchange.status!r}")
-            if (exchange.reply is not None) != (exchange.status == "completed"):
-                raise InputError(f"exchange {exchange.sequence} is {exchange.status}, which does not go with its reply")
-            texts[exchange.sequence, "user"] = exchange.user.text if exchange.status in ("completed", "pending") else ""
-            operations.append(
-                Begin(exchange.id, exchange.user.text, (), exchange.user.at, exchange.user.name, exchange.begun_at)
-            )
-            if exchange.reply is not None:
-                texts[exchange.sequence, "assistant"] = plain(exchange.reply.text, "the reply")
-            dumped(exchange.meta)
-        for kept in bundle.passages:
-            if not 0 <= kept.start <= kept.end <= len(texts.get((kept.sequence, kept.side), "")):
-                raise InputError(f"a passage of exchange {kept.sequence} is outside its text")
-            plain(kept.terms, "terms")
-            if kept.vector is not None and (space is None or len(kept.vector) != 4 + space.dimension):
-                raise InputError("a vector is not of the export's space")
-        operations += [PutState(name, value) for name, value in bundle.states.items()]
-        operations += [LogRun(run) for run in bundle.runs]
-        check(Change("import", bundle.owner, bundle.conversation, tuple(operations)), space)
-        for what, ids in (
-            ("exchange", [exchange.id for exchange in bundle.exchanges]),
-            ("topic", [topic.id for topic in bundle.topics]),
-            ("run", [run.id for run in bundle.runs]),
-            ("passage", [(kept.sequence, kept.side, kept.position) for kept in bundle.passages]),
-        ):
-            if len(set(ids)) != len(ids):
-                raise InputError(f"a {what} is there twice")
-
-    _built(number, verify, f"up to line {number}, conversation {bundle.conversation!r}")
+    _built(number, partial(_verify, bundle, space), f"up to line {number}, conversation {bundle.conversation!r}")
     return bundle
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -101,6 +101,7 @@ class Writer:
         self._runs = runs
         self._was = {name: getattr(row, name) for name in _COUNTED}
         self.counts: dict[str, Any] = dict(self._was)
+        self._spoken: list[tuple[int, Sequence[str]]] = []  # live passages whose postings are not written yet
 
     def apply(self, change: Change) -> Applied:
         """See `ports.Store.apply`."""
@@ -116,6 +117,7 @@ class Writer:
         sequences, topics = {}, {}
         for operation in change.operations:
             self._do(change, operation, sequences, topics)
+        self._post()
         if topics:
             self.counts["topics_version"] += 1
         self.counts["changes"] += 1
@@ -134,6 +136,11 @@ class Writer:
             self._connection.execute(_COUNTS, {"place": self.key, **self.counts})
             self._was = dict(self.counts)
 
+    def undo(self, counts: dict[str, Any]) -> None:
+        """Take back what a change that was undone left here."""
+        self.counts = counts
+        self._spoken = []
+
     def restore(self, bundle: Bundle) -> None:
         """Write an import's conversation, which is new."""
         everything: list[tuple[Any, list[dict[str, Any]]]] = [
@@ -151,6 +158,7 @@ class Writer:
         self._add([kept for kept in ordered if status[kept.sequence].status != "completed"], status, live=False)
         for start in range(0, len(live), 4096):
             self._add(live[start : start + 4096], status, live=True)
+            self._post()
         times = [m.at for e in bundle.exchanges for m in (e.user, e.reply) if m is not None and m.at is not None]
         self.counts.update(
             exchanges=len(bundle.exchanges),
@@ -245,10 +253,12 @@ class Writer:
         if live:
             self.counts["passages"] += len(values)
             self.counts["words"] += sum(len(terms) for _, terms in spoken)
-            self._post(spoken)
+            self._spoken += spoken
 
-    def _post(self, spoken: Iterable[tuple[int, Sequence[str]]]) -> None:
-        packed = words.postings(spoken)
+    def _post(self) -> None:
+        """Write the postings of the passages added since the last time: a word's together, however many there are."""
+        packed = words.postings(self._spoken)
+        self._spoken = []
         if not packed:
             return
         values = [
@@ -271,6 +281,7 @@ class Writer:
         return [Kept(row.sequence, side, row.position, row.first, row.last, row.terms, row.vector) for row in found]
 
     def _unpost(self, spoken: Sequence[tuple[int, Sequence[str]]]) -> None:
+        self._post()
         table = t.posting
         for word, block in sorted(words.postings(spoken)):
             where = (table.c.conversation == self.key, table.c.word == word, table.c.block == block)

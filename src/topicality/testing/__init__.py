@@ -1,13 +1,17 @@
-"""The ports' contracts as test suites to inherit: `class TestMine(StoreContract)` and one method prove a store.
+"""The ports' contracts as test suites to inherit: `class TestMine(StoreContract)` and one method prove a store, as
+`EmbedderContract` does an encoder. `WordEmbedder` is a small encoder to test with.
 
 Needs pytest and numpy, nothing else.
 """
 
 import pytest
 
-pytest.register_assert_rewrite("topicality.testing.store", "topicality.testing.shared")
+pytest.register_assert_rewrite(
+    *(f"topicality.testing.{name}" for name in ("embedder", "writing", "finding", "store", "shared"))
+)
 
+from topicality.testing.embedder import EmbedderContract, WordEmbedder  # noqa: E402  # after the line above
 from topicality.testing.shared import SharedStoreContract  # noqa: E402  # after the line that explains its assertions
 from topicality.testing.store import StoreContract  # noqa: E402
 
-__all__ = ["SharedStoreContract", "StoreContract"]
+__all__ = ["EmbedderContract", "SharedStoreContract", "StoreContract", "WordEmbedder"]
