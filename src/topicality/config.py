@@ -79,7 +79,7 @@ class TopicRule(_Model):
 
 
 def _rules(value: object) -> object:
-    if isinstance(value, str | Mapping):
+    if isinstance(value, str | Mapping | TopicRule):
         value = [value]
     if isinstance(value, Sequence):
         return tuple({"name": entry} if isinstance(entry, str) else entry for entry in value)
@@ -276,21 +276,27 @@ class Policy(_Model):
         return cls.parse(text, kind, name)
 
     @classmethod
-    def parse(cls, text: str, kind: str, name: str = "policy") -> Policy:
-        """Read a policy from text; `kind` is "toml", "yaml" or "json", `name` is used in messages.
+    def parse(cls, text: str, kind: str, name: str = "") -> Policy:
+        """Read a policy from text; `kind` is "toml", "yaml" or "json", `name` (a path) is used in messages.
+
+        A policy that has no name of its own is called after the file.
 
         Raises:
             ConfigError: see `load`.
         """
+        stem, name = Path(name).stem, name or "policy"
         if kind not in _READERS:
             raise ConfigError(f"{name}: unknown format", got=kind, accepted="toml, yaml, json")
-        values = _READERS[kind](text, name)
+        try:
+            values = _READERS[kind](text, name)
+        except RecursionError as error:
+            raise ConfigError(f"{name}: not usable {kind.upper()}, nested too deeply") from error
         if not isinstance(values, Mapping):
             raise ConfigError(
                 f"{name}: a policy is a table of keys", got=type(values).__name__, accepted="allowed, blocked, …"
             )
         try:
-            return cls(**{"name": Path(name).stem, **{str(key): value for key, value in values.items()}})
+            return cls(**{"name": stem, **{str(key): value for key, value in values.items()}})
         except ConfigError as error:
             raise ConfigError(f"{name}: {error}", key=None) from None
 
@@ -336,7 +342,11 @@ def _toml(text: str, name: str) -> Any:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{name}: not valid TOML ({error})") from error
+        lines = text.split("\n")
+        end = f"at line {len(lines)}, column {len(lines[-1]) + 1}, the end of the document"
+        raise ConfigError(f"{name}: not valid TOML ({str(error).replace('at end of document', end)})") from error
+    except ValueError as error:  # such as a whole number of thousands of digits
+        raise ConfigError(f"{name}: not usable TOML ({error})") from error
 
 
 def _json(text: str, name: str) -> Any:
@@ -344,8 +354,8 @@ def _json(text: str, name: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise ConfigError(f"{name}: not valid JSON, line {error.lineno} column {error.colno} ({error.msg})") from error
-    except RecursionError as error:
-        raise ConfigError(f"{name}: not usable JSON, nested too deeply") from error
+    except ValueError as error:  # such as a whole number of thousands of digits
+        raise ConfigError(f"{name}: not usable JSON ({error})") from error
 
 
 def _yaml(text: str, name: str) -> Any:
@@ -357,6 +367,8 @@ def _yaml(text: str, name: str) -> Any:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1} column {mark.column + 1}" if mark else ""
         raise ConfigError(f"{name}: not valid YAML{where} ({getattr(error, 'problem', error)})") from error
+    except ValueError as error:  # such as the 99th of a month
+        raise ConfigError(f"{name}: not usable YAML ({error})") from error
 
 
 _READERS = {"toml": _toml, "json": _json, "yaml": _yaml, "yml": _yaml}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from numpy.typing import ArrayLike
@@ -249,4 +250,34 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Free connections and caches. Closing twice is fine; anything else afterwards is a StoreError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LabelReply:
+    """What a labeller said, as it said it, and what that cost (tokens by kind, such as "input" and "output")."""
+
+    text: str
+    usage: Mapping[str, int] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Labeller(Protocol):
+    """A language model that sorts a batch of exchanges into topics and names them. Never trusted: see `core.drafts`."""
+
+    @property
+    def model(self) -> str:
+        """Its name, for the run log. Constant."""
+        ...
+
+    def label(self, system: str, user: str, schema: Mapping[str, Any], *, timeout: float) -> LabelReply:
+        """Ask once.
+
+        Args:
+            system: instructions; contains no user text. user: the batch, as JSON lines.
+            schema: JSON schema the reply should satisfy.
+            timeout: seconds after which the call gives up.
+        Raises:
+            LlmError: no reply in time, a truncated one, or a provider that failed.
+        """
         ...

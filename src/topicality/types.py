@@ -45,6 +45,33 @@ class Space:
 
 
 @dataclass(frozen=True, slots=True)
+class LlmReply:
+    """What a language model said, and what it cost in tokens; 0 when the server does not tell."""
+
+    text: str
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LlmUse:
+    """What one question to a language model cost.
+
+    Attributes:
+        role: "judge", "labeller" or "selector". calls: 1, or 2 when the first reply was refused.
+        input_tokens, output_tokens: of all calls; 0 when the server does not tell. seconds: until the answer stood.
+        outcome: "ok", "repaired", "refused", "timeout", "failed" or "over budget".
+    """
+
+    role: str
+    calls: int
+    input_tokens: int
+    output_tokens: int
+    seconds: float
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """One thing that was said.
 

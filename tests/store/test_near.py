@@ -39,7 +39,9 @@ def _filled(blobs: list[bytes], room_for: int) -> Near:
 
 
 def _exact(blobs: list[bytes], query: Array, limit: int, allowed: NDArray[np.bool_] | None = None) -> list[int]:
-    scores = np.array([rules.decode(blob) for blob in blobs]) @ query
+    packed = np.frombuffer(b"".join(blobs), np.uint8).reshape(len(blobs), -1)
+    scales = np.ascontiguousarray(packed[:, :4]).view(np.float32)
+    scores = (packed[:, 4:].view(np.int8).astype(np.float32) * scales) @ query
     scores = scores if allowed is None else np.where(allowed, scores, -2.0)
     return [int(place) + 1 for place in np.argsort(-scores, kind="stable")[:limit]]
 
@@ -86,6 +88,20 @@ def test_filters_come_before_the_shortlist(blobs: list[bytes]) -> None:
     for query in _clustered(5, 5):
         ids, _ = near.search(query, 20, scope, _never)
         assert (ids & 0xFFFFFFFF).tolist() == _exact(blobs, query, int(allowed.sum()), allowed)
+
+
+def test_a_wide_filter_on_a_large_index_lets_nothing_through(blobs: list[bytes]) -> None:
+    near = _filled(blobs, 1 << 30)
+    first = 3001  # leaves 17,000, still more than are compared one by one
+    assert first - 1 < COUNT - room.EXACT
+    allowed = np.arange(1, COUNT + 1) >= first
+    recall = []
+    for query in _clustered(10, 7):
+        ids, _ = near.search(query, 10, Scope("ann", "c1", since=float(first)), _never)
+        found = (ids & 0xFFFFFFFF).tolist()
+        assert min(found) >= first
+        recall.append(len(set(found) & set(_exact(blobs, query, 10, allowed))) / 10)
+    assert np.mean(recall) >= 0.98
 
 
 def test_what_was_forgotten_is_not_found(blobs: list[bytes]) -> None:

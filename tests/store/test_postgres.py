@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from topicality.errors import StoreError
 from topicality.ports import Store
+from topicality.records import Begin
 from topicality.store import open_store
 from topicality.testing import SharedStoreContract
+from topicality.testing.talk import ANN, begin, change
 
 pytestmark = [pytest.mark.postgres, pytest.mark.filterwarnings("ignore:XDG_RUNTIME_DIR:UserWarning")]
 _names = itertools.count()
@@ -81,3 +84,22 @@ class TestPostgresStore(SharedStoreContract):
 
         with psycopg.connect(server) as connection:
             assert connection.info.server_version >= 140_000
+
+    def test_a_lost_connection_says_so_and_writes_nothing(self, store: Store, server: str) -> None:
+        import psycopg
+
+        begin(store, "e1", "kept")
+
+        def interrupted() -> None:
+            with store.turn("ann", "c1") as turn:
+                turn.apply(change("x", Begin("e2", "lost")))
+                with psycopg.connect(server, autocommit=True) as connection:
+                    connection.execute(
+                        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE state = 'idle in transaction'"
+                    )
+                turn.state("any")
+
+        with pytest.raises(StoreError, match=r"[Tt]ry again"):
+            interrupted()
+        assert [e.id for e in store.exchanges(ANN)] == ["e1"]
+        assert begin(store, "e3", "next").sequences == {"e3": 2}

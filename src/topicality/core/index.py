@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from topicality.errors import InputError, SpaceMismatchError
+from topicality.errors import EmbedError, InputError, SpaceMismatchError
 from topicality.ports import Embedder
 from topicality.vectors import Array, unit
 
@@ -78,13 +78,15 @@ class TopicIndex:
             either case the old index stays in place.
         """
         for name, texts in topics.items():
-            if isinstance(texts, str) or not texts or any(not text.strip() for text in texts):
+            if isinstance(texts, str) or not texts or not all(isinstance(text, str) and text.strip() for text in texts):
                 raise InputError(f"topic {name!r} needs a list of texts, none of them blank")
         flat = [text for texts in topics.values() for text in texts]
         if not flat:
             self.build_vectors({})
             return
         vectors = self._encoder().embed(flat)
+        if len(vectors) != len(flat):
+            raise EmbedError(f"the encoder gave {len(vectors)} vectors for {len(flat)} texts; one each")
         built: dict[str, Array] = {}
         start = 0
         for name, texts in topics.items():

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from topicality.config import Policy, Side, TopicRule
-from topicality.core.text import contains, parts, stems, words
+from topicality.core.text import contains, fold, parts, stems, words
 
 # How sure a bare word makes us, as a probability; the ancestor's figures, so that the tiers' answers can be compared.
 BLOCKED_HIT, ALLOWED_HIT, NO_HIT = 0.8, 0.7, 0.5
@@ -43,7 +43,7 @@ class KeywordIndex:
         self._explicit: list[_Term] = []
         self._names: list[_Term] = []
         for side, rule in policy.sided():
-            self._explicit += [_Term(rule.name, side, word, tuple(stems(word))) for word in rule.keywords]
+            self._explicit += [_Term(rule.name, side, word, _read(word)) for word in rule.keywords]
             self._names += _terms(rule, side)
         self._blocked_only = not policy.allowed
 
@@ -71,12 +71,17 @@ class KeywordIndex:
         return hits
 
 
+def _read(text: str) -> tuple[str, ...]:
+    """Stems of a policy's text, folded as messages are."""
+    return tuple(stems(fold(text).text))
+
+
 def _terms(rule: TopicRule, side: Side) -> list[_Term]:
     texts = [rule.name, *parts(rule.name, rule.name)]
     texts += [part for part in parts(rule.name, rule.description)[1:] if len(words(part)) <= 3]
     terms: dict[tuple[str, ...], _Term] = {}
     for text in texts:
-        stemmed = tuple(stems(text))
+        stemmed = _read(text)
         if stemmed and not all(stem in _GENERIC for stem in stemmed):
             terms.setdefault(stemmed, _Term(rule.name, side, text, stemmed))
     return list(terms.values())

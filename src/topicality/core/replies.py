@@ -82,6 +82,10 @@ def read_judgement(reply: object, policy: Policy) -> Judgement | list[str]:
     return faults or ["the reply has no JSON object"]
 
 
+def _infinite(value: float) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)  # a whole number may be too large to become a float
+
+
 def _judgement(value: Mapping[str, Any], policy: Policy) -> Judgement | list[str]:
     wanted = {"verdict", "rule", "confidence", "reason"}
     faults = [f"missing key {key!r}" for key in ("verdict", "rule", "confidence") if key not in value]
@@ -91,7 +95,7 @@ def _judgement(value: Mapping[str, Any], policy: Policy) -> Judgement | list[str
     kind, rule, confidence, reason = value["verdict"], value["rule"], value["confidence"], value.get("reason", "")
     if kind not in ("allowed", "off_topic", "blocked") or not isinstance(kind, str):
         faults.append("verdict must be one of allowed, off_topic, blocked")
-    if isinstance(confidence, bool) or not isinstance(confidence, int | float) or not math.isfinite(confidence):
+    if isinstance(confidence, bool) or not isinstance(confidence, int | float) or _infinite(confidence):
         faults.append("confidence must be a number")
     elif not 0 <= confidence <= 1:
         faults.append("confidence must be between 0 and 1")

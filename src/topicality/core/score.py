@@ -77,6 +77,7 @@ class Evidence:
         elsewhere: shape (N,), similarity to the nearest subject akin to no rule, in spreads of the background.
         distinct: shape (N,), the strongest subject of all, in s.d. above the message's mean one: how clearly it is about
             anything.
+        nearest: shape (N, R), index of the rule's member that is nearest; ties go to the earlier member.
     """
 
     best: Matrix
@@ -85,10 +86,31 @@ class Evidence:
     slope: Matrix
     elsewhere: NDArray[np.float64]
     distinct: NDArray[np.float64]
+    nearest: NDArray[np.intp]
 
     def rows(self, which: slice | Sequence[int]) -> Evidence:
         """The evidence of some of the messages."""
         return Evidence(*(getattr(self, name)[which] for name in self.__slots__))
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Messages against the background's subjects: what the books of both sides need, measured once.
+
+    Attributes:
+        names: shape (N, S), similarity to the subjects' names.
+        subjects: shape (N, S), similarity to the subjects. relative: the same, in s.d. above the message's mean.
+        posterior: shape (N, S), which subject a message is about; rows sum to one.
+    """
+
+    names: Matrix
+    subjects: Matrix
+    relative: Matrix
+    posterior: Matrix
+
+    def rows(self, which: slice) -> Standing:
+        """The standing of some of the messages."""
+        return Standing(self.names[which], self.subjects[which], self.relative[which], self.posterior[which])
 
 
 class RuleBook:
@@ -121,6 +143,7 @@ class RuleBook:
         self._members = np.ascontiguousarray(np.vstack([rule.vectors for rule in rules]), dtype=np.float32)
         self._counts = np.array([len(rule.vectors) for rule in rules])
         self._starts = np.concatenate([[0], np.cumsum(self._counts)[:-1]])
+        self._owner = np.repeat(np.arange(len(rules)), self._counts)
         self._counter: list[tuple[int, Array]] = []
         if background is not None:
             self._read_against(background)
@@ -131,6 +154,10 @@ class RuleBook:
         apart = 1.0 - self._kin  # (R, S)
         self._share = apart / apart.sum(axis=1, keepdims=True)
         self._unrelated = 1.0 - self._kin.max(axis=0)
+        self._worth: dict[str, list[tuple[int, float]]] = {}
+        for column, rule in enumerate(self.rules):
+            for stem, weight in rule.lexicon.items():
+                self._worth.setdefault(stem, []).append((column, weight * background.rarity(stem)))
         self._mean, self._sd = self._background_scores(background)
         for index, rule in enumerate(self.rules):
             if rule.counter is not None and len(rule.counter):
@@ -142,46 +169,48 @@ class RuleBook:
         """Shape (R, S): how much each background subject belongs to each rule, [0, 1]."""
         return self._kin
 
-    def score(self, vectors: Array, stems: Sequence[Sequence[str]] | None = None) -> Evidence:
+    def score(
+        self, vectors: Array, stems: Sequence[Sequence[str]] | None = None, standing: Standing | None = None
+    ) -> Evidence:
         """Score messages.
 
         Args:
             vectors: shape (N, D), unit length, of the background's space.
             stems: content stems of each message; None leaves the word evidence at zero.
+            standing: theirs, if `stand` has measured it already.
         Raises:
             InputError, SpaceMismatchError: see the class.
         Cost: O(N · (M + S) · D).
         """
         _check(vectors, self.space, "a message")
+        if standing is None and self.background is not None:
+            standing = stand(vectors, self.background, self.weights)
+        if len(vectors) <= _ROWS:
+            return self._score_block(vectors, stems, standing)
         blocks = [
-            self._score_block(vectors[start : start + _ROWS], stems and stems[start : start + _ROWS])
-            for start in range(0, len(vectors), _ROWS)
+            self._score_block(vectors[part], stems and stems[part], standing and standing.rows(part))
+            for part in (slice(start, start + _ROWS) for start in range(0, len(vectors), _ROWS))
         ]
-        if len(blocks) == 1:
-            return blocks[0]
         return Evidence(*(np.concatenate([getattr(block, name) for block in blocks]) for name in Evidence.__slots__))
 
-    def _score_block(self, vectors: Array, stems: Sequence[Sequence[str]] | None) -> Evidence:
+    def _score_block(
+        self, vectors: Array, stems: Sequence[Sequence[str]] | None, standing: Standing | None
+    ) -> Evidence:
         similar = vectors @ self._members.T
-        best = np.maximum.reduceat(similar, self._starts, axis=1).astype(np.float64)
+        top = np.maximum.reduceat(similar, self._starts, axis=1)
+        best, nearest = top.astype(np.float64), self._nearest(similar, top)
         background = self.background
-        if background is None:
+        if background is None or standing is None:
             none, flat = np.zeros_like(best), np.zeros(len(best))
-            return Evidence(best, np.zeros((*best.shape, len(FEATURES))), none, none, flat, flat)
-        soft = self._soft(similar)
-        topic = (soft - self._mean) / self._sd
-        names = (vectors @ background.names.T).astype(np.float64)
+            return Evidence(best, np.zeros((*best.shape, len(FEATURES))), none, none, flat, flat, nearest)
+        soft, names = self._soft(similar), standing.names
         mean = names @ self._share.T
         sd = np.sqrt(np.maximum((names * names) @ self._share.T - mean * mean, 1e-8))
-        message = (soft - mean) / sd
-        standing = (vectors @ background.prototypes.T).astype(np.float64)
-        elsewhere = (standing * self._unrelated).max(axis=1) / background.spread
-        standing -= standing.mean(axis=1, keepdims=True)
-        standing /= np.maximum(standing.std(axis=1, keepdims=True), 1e-6)
-        posterior = np.exp((standing - standing.max(axis=1, keepdims=True)) / self.weights.temperature)
-        posterior /= posterior.sum(axis=1, keepdims=True)
-        subject = np.log(posterior @ self._kin.T + 0.01)
-        features = np.stack([topic, message, subject, self._words(background, len(vectors), stems)], axis=2)
+        features = np.empty((*best.shape, len(FEATURES)))
+        features[:, :, 0] = (soft - self._mean) / self._sd
+        features[:, :, 1] = (soft - mean) / sd
+        features[:, :, 2] = np.log(standing.posterior @ self._kin.T + 0.01)
+        features[:, :, 3] = self._words(len(vectors), stems)
         logits = features @ np.asarray(self.weights.weights) + self.weights.bias
         for index, counter in self._counter:
             nearer = (vectors @ counter.T).max(axis=1) - best[:, index]
@@ -191,15 +220,24 @@ class RuleBook:
             best,
             features,
             logits,
-            np.broadcast_to(slope, logits.shape),
-            elsewhere,
-            standing.max(axis=1),
+            slope,
+            (standing.subjects * self._unrelated).max(axis=1) / background.spread,
+            standing.relative.max(axis=1),
+            nearest,
         )
 
     def nearest(self, vector: Array, rule: int) -> int:
         """Index of the rule's member that is nearest to one message, shape (D,). Ties go to the earlier member."""
         start = self._starts[rule]
         return int(np.argmax(self._members[start : start + self._counts[rule]] @ vector))
+
+    def _nearest(self, similar: NDArray[np.float32], top: NDArray[np.float32]) -> NDArray[np.intp]:
+        """Shape (N, R): the first member of each rule that reaches the rule's best similarity."""
+        reached = np.flatnonzero(similar == top[:, self._owner])  # in order of row, then rule, then member
+        rows, members = np.divmod(reached, similar.shape[1])
+        first = np.empty(top.size, dtype=np.intp)
+        first[(rows * top.shape[1] + self._owner[members])[::-1]] = members[::-1]  # the last one written is the first
+        return first.reshape(top.shape) - self._starts
 
     def _soft(self, similar: NDArray[np.float32]) -> Matrix:
         grown = np.exp(self._sharpness * (similar.astype(np.float64) - 1.0))
@@ -226,17 +264,25 @@ class RuleBook:
         variance = (share.T * (soft - mean) ** 2).sum(axis=0)
         return mean, np.sqrt(np.maximum(variance, 1e-8))
 
-    def _words(self, background: Background, count: int, stems: Sequence[Sequence[str]] | None) -> Matrix:
+    def _words(self, count: int, stems: Sequence[Sequence[str]] | None) -> Matrix:
         found = np.zeros((count, len(self.rules)))
-        if stems is not None:
-            rarity = background.rarity
-            for row, spoken in enumerate(stems):
-                for column, rule in enumerate(self.rules):
-                    lexicon = rule.lexicon
-                    shared = [lexicon[stem] * rarity(stem) for stem in spoken if stem in lexicon]
-                    if shared:
-                        found[row, column] = max(shared)
+        for row, spoken in enumerate(stems or ()):
+            for stem in spoken:
+                for column, worth in self._worth.get(stem, ()):
+                    found[row, column] = max(found[row, column], worth)
         return found
+
+
+def stand(vectors: Array, background: Background, weights: Weights) -> Standing:
+    """Measure messages, shape (N, D), unit length, against the background's subjects. Cost: O(N · S · D)."""
+    names = (vectors @ background.names.T).astype(np.float64)
+    subjects = (vectors @ background.prototypes.T).astype(np.float64)
+    count = subjects.shape[1]
+    relative = subjects - np.add.reduce(subjects, axis=1, keepdims=True) / count
+    relative /= np.maximum(np.sqrt(np.add.reduce(relative * relative, axis=1, keepdims=True) / count), 1e-6)
+    posterior = np.exp((relative - relative.max(axis=1, keepdims=True)) / weights.temperature)
+    posterior /= posterior.sum(axis=1, keepdims=True)
+    return Standing(names, subjects, relative, posterior)
 
 
 def lexicon(name: Sequence[str], description: Sequence[str], examples: Sequence[Sequence[str]]) -> dict[str, float]:

@@ -17,7 +17,16 @@ _LOOKALIKES = str.maketrans(
     "аеорсухіјѕһԁԛԝѵкмтвнАЕОРСУХІЈЅМТВНКЗαοεινρτυκχΑΒΕΖΗΙΚΜΝΟΡΤΥΧɑɡıℓ",
     "aeopcyxijshdqwvkmtbhAEOPCYXIJSMTBHK3aoeivptukxABEZHIKMNOPTYXagil",
 )
-_WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
+# Invisible, but neither format characters nor unassigned: variation selectors, grapheme joiner, fillers.
+_HIDDEN = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u3164\uffa0") | {*map(chr, range(0xFE00, 0xFE10))}
+# Signs that are part of a word where they follow a letter: accents, Hebrew and Arabic points, vowels of Indian scripts and
+# their neighbours.
+_MARKS = (
+    "\u0300-\u036f\u0591-\u05bd\u05bf-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u0900-\u0903\u093a-\u0963\u0981-\u0dff"
+    "\u0e31-\u0e4e\u0eb1-\u0ecd\u0f71-\u0f87\u102b-\u103e\u1056-\u109d\u17b6-\u17d3"
+)
+_RUN = rf"[^\W_]+(?:[{_MARKS}]+[^\W_]*)*"
+_WORD = re.compile(rf"{_RUN}(?:['’]{_RUN})*")
 _SPLIT = re.compile(
     r"[;,:•|/\n]|\s[-–—]\s|\.\s+|\b(?:and|or|including|such as|e\.g\.|as well as|und|et|y)\b", re.IGNORECASE
 )
@@ -59,18 +68,25 @@ def fold(text: str) -> Folded:
     index = 0
     while index < len(text):
         end = index + 1
-        while end < len(text) and unicodedata.combining(text[end]):
+        while end < len(text) and unicodedata.category(text[end]) in ("Mn", "Me"):
             end += 1
         cluster = text[index : min(end, index + 3)]  # more than two marks on one letter is noise, not spelling
-        if unicodedata.category(cluster[0]) not in ("Cf", "Mn", "Me", "Co", "Cn"):
+        if unicodedata.category(cluster[0]) not in ("Cf", "Cs", "Mn", "Me", "Co", "Cn"):
             for character in unicodedata.normalize("NFKC", cluster):
-                if not unicodedata.category(character).startswith("Cf"):
+                if _shows(character, characters):
                     characters.append(character)
                     origin.append(index)
         index = end
     folded = _latin_words("".join(characters))
     aligned = len(folded) == len(text) and origin == list(range(len(text)))
     return Folded(folded, changed=folded != text, origin=None if aligned else tuple(origin))
+
+
+def _shows(character: str, before: Sequence[str]) -> bool:
+    """Whether a character can be seen: not hidden, and no mark that lies across a plain letter (struck out, dotted)."""
+    if character in _HIDDEN or unicodedata.category(character) == "Cf":
+        return False
+    return not ("\u0300" <= character <= "\u036f" and before and before[-1].isascii())
 
 
 def _latin_words(text: str) -> str:
@@ -89,7 +105,8 @@ def _latin_words(text: str) -> str:
 
 def words(text: str) -> list[str]:
     """The words of a text, case-folded; apostrophes inside a word are dropped ("don't" is "dont")."""
-    return [match.group().replace("'", "").replace("’", "") for match in _WORD.finditer(text.casefold())]
+    found = _WORD.findall(text.casefold())
+    return [word.replace("'", "").replace("’", "") for word in found] if "'" in text or "’" in text else found
 
 
 def stems(text: str) -> list[str]:
@@ -97,7 +114,7 @@ def stems(text: str) -> list[str]:
     return [_stem(word) for word in words(text)]
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=32768)
 def _stem(word: str) -> str:
     return str(_stemmer().stemWord(word)) if word.isascii() else word
 
@@ -163,8 +180,10 @@ def language(text: str, function_words: Mapping[str, frozenset[str]]) -> str | N
     spoken = words(head)
     if len(spoken) < 2:
         return None
-    hits = {code: sum(word in known for word in spoken) for code, known in function_words.items()}
-    english = hits.pop("en", 0)
+    english = sum(map(function_words.get("en", frozenset()).__contains__, spoken))
+    if 2 * english >= len(spoken):
+        return None  # no other language can outnumber it any more
+    hits = {code: sum(map(known.__contains__, spoken)) for code, known in function_words.items() if code != "en"}
     if not hits:
         return None
     code = max(hits, key=lambda key: hits[key])
@@ -277,6 +296,8 @@ def pieces(text: str) -> list[tuple[int, int]]:
     if not is_long(text):
         return sentences(text)
     spans = [match.span() for match in re.finditer(r"\S+", text)]
+    if not spans:
+        return [(0, len(text))]
     size, least = (_PIECE, 6) if len(spans) <= _BOOK else (150, 100)
     cuts: list[tuple[int, int]] = []
     start, count = 0, 0
@@ -297,4 +318,15 @@ def pieces(text: str) -> list[tuple[int, int]]:
             cuts.append((start, len(text)))
         else:
             cuts[-1] = (cuts[-1][0], len(text))
-    return cuts
+    return _filled(text, cuts)
+
+
+def _filled(text: str, cuts: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The ranges, blank ones joined to the one before (or, at the start, behind): an encoder is never asked about nothing."""
+    found: list[tuple[int, int]] = []
+    for start, end in cuts:
+        if found and not (text[start:end].strip() and text[slice(*found[-1])].strip()):
+            found[-1] = (found[-1][0], end)
+        else:
+            found.append((start, end))
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +40,7 @@ class SideReading:
 
     def nearest(self, piece: int, rule: int) -> str:
         """Text of the rule's member that comes nearest to a piece."""
-        return self.book.rules[rule].texts[self.book.nearest(self.vectors[piece], rule)]
+        return self.book.rules[rule].texts[self.evidence.nearest[piece, rule]]
 
     def score(self, piece: int, rule: int) -> float:
         """Cosine similarity of a piece to the rule's nearest member, [-1, 1]."""
@@ -76,22 +77,28 @@ class Case:
         for side, reading in sides:
             if reading is None:
                 continue
-            values = reading.evidence.best if self.policy.scoring == "cosine" else reading.evidence.logits
-            for index, rule in enumerate(reading.book.rules):
-                piece = int(np.argmax(values[:, index])) if side == "blocked" else 0
-                chance = probability(float(reading.evidence.logits[piece, index]))
-                found.append(
-                    RuleScore(rule.name, side, reading.score(piece, index), chance, reading.nearest(piece, index))
-                )
+            evidence = reading.evidence
+            values = evidence.best if self.policy.scoring == "cosine" else evidence.logits
+            columns = np.arange(values.shape[1])
+            pieces = values.argmax(axis=0) if side == "blocked" else np.zeros_like(columns)
+            scores, logits, nearest = (
+                matrix[pieces, columns].tolist() for matrix in (evidence.best, evidence.logits, evidence.nearest)
+            )
+            found += [
+                RuleScore(rule.name, side, min(1.0, max(-1.0, score)), probability(logit), rule.texts[member])
+                for rule, score, logit, member in zip(reading.book.rules, scores, logits, nearest, strict=True)
+            ]
         if self.policy.scoring == "cosine":
             return tuple(sorted(found, key=lambda entry: -entry.score))
         return tuple(sorted(found, key=lambda entry: -entry.probability))
 
     def cuts(self, side: Side) -> NDArray[np.float64]:
         """The side's thresholds in rule order: log-odds, or cosines when the policy scores by cosine."""
-        rules = self.policy.allowed if side == "allowed" else self.policy.blocked
-        values = [self.policy.threshold(side, rule) for rule in rules]
-        return np.array(values if self.policy.scoring == "cosine" else [log_odds(value) for value in values])
+        return self._cuts[side]
+
+    @cached_property
+    def _cuts(self) -> dict[Side, NDArray[np.float64]]:
+        return {"allowed": cuts_of(self.policy, "allowed"), "blocked": cuts_of(self.policy, "blocked")}
 
     def window(self, piece: int) -> Window | None:
         """Where in the message a piece stands; None for the message as a whole."""
@@ -107,6 +114,13 @@ def log_odds(value: float) -> float:
     """Probability to log-odds; 0 and 1 are far away, not infinite."""
     clipped = min(max(value, 1e-9), 1.0 - 1e-9)
     return math.log(clipped / (1.0 - clipped))
+
+
+def cuts_of(policy: Policy, side: Side) -> NDArray[np.float64]:
+    """A side's thresholds in rule order: log-odds, or cosines when the policy scores by cosine."""
+    rules = policy.allowed if side == "allowed" else policy.blocked
+    values = [policy.threshold(side, rule) for rule in rules]
+    return np.array(values if policy.scoring == "cosine" else [log_odds(value) for value in values])
 
 
 def strongest(values: NDArray[np.float64]) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -80,7 +81,7 @@ def check(
         for (text, _), verdict in zip(batch, verdicts, strict=True):
             worst = worst or verdict.action != "allow"
             if as_json:
-                _print(json.dumps(verdict.to_dict(), ensure_ascii=False))
+                _json(verdict.to_dict())
             else:
                 show.verdict(text, verdict)
     if not as_json and sys.stdout.isatty():
@@ -110,7 +111,7 @@ def demo(policy: PolicyOption = None, encoder: EncoderOption = "minilm", as_json
         if message["role"] == "user":
             verdict = guard.check(message["text"], said)
             if as_json:
-                _print(json.dumps({"text": message["text"], **verdict.to_dict()}, ensure_ascii=False))
+                _json({"text": message["text"], **verdict.to_dict()})
             else:
                 show.turn(message["text"], verdict)
             if verdict.action == "block":
@@ -168,7 +169,7 @@ def calibrate(
     if not dry_run:
         _write(where, result.policy)
     if as_json:
-        _print(json.dumps({**result.report, "written": None if dry_run else str(where)}, ensure_ascii=False))
+        _json({**result.report, "written": None if dry_run else str(where)})
     else:
         show.calibration(result.report, wrong)
         _print("nothing written (--dry-run)" if dry_run else f"written: {where}")
@@ -202,13 +203,16 @@ def eval_guard(
         found[0] if len(found) == 1 else {"n": sum(r["n"] for r in found), "mean": mean_of(found), "files": reports}
     )
     if as_json:
-        _print(json.dumps(result, ensure_ascii=False))
+        _json(result)
     else:
         show.guard_figures(reports, mean_of(found))
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
+    for stream in (sys.stdout, sys.stderr):  # a terminal without the letter shows its number; JSON stays JSON
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = app(args=arguments, standalone_mode=False)
         sys.stdout.flush()
@@ -219,9 +223,11 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stderr.write("interrupted\n")
         return 130
     except BrokenPipeError:
-        # The reader (head, less) went away: nobody is left to tell. Keep the interpreter's last flush quiet too.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return _nobody_reads()
+    except SystemExit as stop:  # what typer and rich make of a broken pipe
+        if isinstance(stop.__context__, BrokenPipeError):
+            return _nobody_reads()
+        raise
     except (EmbedError, StoreError) as error:
         return show.failure(error, 3)
     except CalibrationError as error:
@@ -235,6 +241,12 @@ def main(arguments: list[str] | None = None) -> int:
         raise
 
 
+def _nobody_reads() -> int:
+    """The reader (head, less) went away: nobody is left to tell. Keeps the interpreter's last flush quiet too."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
 def _policy(policy: str | None, allow: Iterable[str] | None, block: Iterable[str] | None) -> Policy:
     base = Policy.load(policy) if policy else Policy(name="command line")
     chosen = base.with_rules_of(Policy(allowed=allow or [], blocked=block or []))
@@ -244,6 +256,10 @@ def _policy(policy: str | None, allow: Iterable[str] | None, block: Iterable[str
 
 
 def _lines(context: list[str]) -> Iterator[tuple[str, list[Any]]]:
+    from topicality.layer.reading import text_of
+
+    if sys.stdin is None:  # closed by the caller
+        return
     if sys.stdin.isatty():
         sys.stderr.write("one message a line; end with Ctrl-D\n")
     for number, raw in enumerate(sys.stdin.buffer, start=1):
@@ -260,12 +276,17 @@ def _lines(context: list[str]) -> Iterator[tuple[str, list[Any]]]:
         said = value.get("context") or []
         if not isinstance(said, list):
             raise InputError(f'standard input, line {number}: "context" must be a list of turns')
+        try:
+            for turn in said:
+                text_of(turn)
+        except InputError as error:
+            raise InputError(f"standard input, line {number}: {error}") from error
         yield value["text"], [*context, *said]
 
 
 def _batches(rows: Iterator[tuple[str, list[Any]]]) -> Iterator[list[tuple[str, list[Any]]]]:
     """Many at once from a file, which is faster; one at a time from a pipe, which may be waiting for the answer."""
-    size = 64 if Path("/dev/stdin").exists() and _is_file(sys.stdin.fileno()) else 1
+    size = 64 if sys.stdin is not None and _is_file(sys.stdin.fileno()) else 1
     batch: list[tuple[str, list[Any]]] = []
     for row in rows:
         batch.append(row)
@@ -301,6 +322,11 @@ def _write(path: Path, policy: Policy) -> None:
         path.write_text(text, "utf-8")
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error})") from error
+
+
+def _json(value: dict[str, Any]) -> None:
+    ascii_only = (sys.stdout.encoding or "").replace("-", "").casefold() != "utf8"
+    _print(json.dumps(value, ensure_ascii=ascii_only))
 
 
 def _print(line: str) -> None:

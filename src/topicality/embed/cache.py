@@ -59,7 +59,7 @@ class CachedEmbedder:
             found.update(zip(missing, fresh, strict=True))
             with self._lock:
                 for key in missing:
-                    self._kept[key] = found[key]
+                    self._kept[key] = found[key].copy()  # a row alone: a view would hold the whole batch
                 while len(self._kept) > self._entries:
                     self._kept.popitem(last=False)
         if not keys:

@@ -15,7 +15,7 @@ import numpy as np
 from topicality.core.measure import auroc, balanced_accuracy, calibration_error, false_positive_rate, percentiles
 from topicality.errors import InputError
 from topicality.layer.guard import Guard
-from topicality.layer.reading import Turn
+from topicality.layer.reading import Turn, text_of
 
 LABELS = ("allowed", "off_topic", "blocked")
 
@@ -135,6 +135,11 @@ def _row(line: str, where: str) -> LabelledRow:
     context = value.get("context") or []
     if not isinstance(context, list):
         raise InputError(f'{where}: "context" must be a list of turns')
+    try:
+        for turn in context:
+            text_of(turn)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
     return LabelledRow(value["text"], value["label"], str(value.get("source") or ""), tuple(context))
 
 

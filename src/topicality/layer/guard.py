@@ -17,13 +17,14 @@ from topicality.core.keywords import KeywordIndex
 from topicality.core.verdicts import Case, by_keywords, on_error
 from topicality.embed import load
 from topicality.errors import EmbedError, InputError, LlmError, OffTopicError
-from topicality.layer.judge import Judge, as_judge, judged, wants_judge
+from topicality.layer.judge import READS, Judge, as_judge, judged, wants_judge
 from topicality.layer.reading import Read, Reader, Reading, Turn
 from topicality.ports import Embedder, Llm
 from topicality.types import SEVERITY, Direction, Status, Verdict
-from topicality.vectors import Array
+from topicality.vectors import Array, unit
 
 _log = logging.getLogger("topicality")
+_EMPTY = Verdict("allow", "NOT_CHECKED", "empty message", status="skipped")
 
 
 class Guard:
@@ -72,7 +73,7 @@ class Guard:
             SpaceMismatchError: `vector` has another dimension than the encoder's.
         Cost: one encoder call for what it has not seen lately, plus about 0.2 ms.
         """
-        vectors = None if vector is None else np.asarray(vector)[None]
+        vectors = None if vector is None else unit(vector)[None]
         return self.check_many([text], [context], role=role, vectors=vectors)[0]
 
     def check_many(
@@ -88,16 +89,20 @@ class Guard:
             raise InputError("check_many takes a list of messages; got one text, for which there is check()")
         if contexts is not None and len(contexts) != len(texts):
             raise InputError(f"one context for each message: got {len(texts)} messages and {len(contexts)} contexts")
-        given = None if vectors is None else self._reader.given(vectors, len(texts))
+        given = self._given(vectors, len(texts))
         side: Direction = "output" if role == "assistant" else "input"
         verdicts: dict[int, Verdict] = {}
         reads: dict[int, Read] = {}
         for index, text in enumerate(texts):
             skipped = self._skip(text, side)
-            if skipped is None:
-                reads[index] = self._reader.read(text, contexts[index] if contexts is not None else ())
-            else:
+            if skipped is not None:
                 verdicts[index] = skipped
+                continue
+            read = self._reader.read(text, contexts[index] if contexts is not None else ())
+            if read.text.strip():
+                reads[index] = read
+            else:
+                verdicts[index] = replace(_EMPTY, notes=read.notes)
         verdicts.update(self._decide(reads, given))
         return [verdicts[index] for index in range(len(texts))]
 
@@ -122,7 +127,10 @@ class Guard:
         risks: list[float | None] = [0.0] * len(texts)
         reads = [self._reader.read(texts[index], ()) for index in spoken]
         for index, reading in zip(spoken, self._reader.readings(reads) if reads else [], strict=True):
-            risks[index] = blocked_risk(reading.allowed, reading.blocked)
+            if self.policy.scoring == "cosine" and reading.blocked is not None:
+                risks[index] = (1.0 + float(reading.blocked.evidence.best.max())) / 2.0
+            else:
+                risks[index] = blocked_risk(reading.allowed, reading.blocked)
         return risks
 
     def evidence(
@@ -159,12 +167,18 @@ class Guard:
         if not isinstance(text, str):
             raise InputError(f"a message must be text (str), got {type(text).__name__}")
         if not text.strip():
-            return Verdict("allow", "NOT_CHECKED", "empty message", status="skipped")
+            return _EMPTY
         if not self.policy.allowed and not self.policy.blocked:
             return Verdict("allow", "NOT_CHECKED", "the policy has no rules", status="skipped")
         if self.policy.direction not in (side, "both"):
             return Verdict("allow", "NOT_CHECKED", f"the policy checks {self.policy.direction} only", status="skipped")
         return None
+
+    def _given(self, vectors: ArrayLike | None, count: int) -> Array | None:
+        try:
+            return None if vectors is None else self._reader.given(vectors, count)
+        except EmbedError:  # it cannot even tell its dimension; the tiers below report it
+            return None
 
     # The tiers: embeddings, then the judge where the policy wants it, then keywords, then the policy's on_error.
 
@@ -220,12 +234,17 @@ class Guard:
         if status == "uncovered":
             reason = f"not checked: {why}"
             return Verdict(self.policy.on_uncovered, "LANGUAGE_NOT_COVERED", reason, status=status, notes=notes)
-        return replace(on_error(self.policy, why), notes=read.notes)
+        return replace(on_error(self.policy, why), notes=notes)
 
     def _ask(self, judge: Judge, read: Read, local: Verdict) -> Verdict:
         try:
-            return judged(self.policy, judge.ask(self.policy, read.text, read.context), local)
+            verdict = judged(self.policy, judge.ask(self.policy, read.text, read.context), local)
         except LlmError as error:
             _log.warning("the judge failed, the local verdict stands: %s", error)
             status: Status = "degraded" if local.status == "checked" else local.status
             return replace(local, status=status, notes=(*local.notes, f"the judge failed: {error}"))
+        if len(read.text) > READS and SEVERITY[verdict.action] < SEVERITY[local.action]:
+            # It cannot speak for what it has not seen.
+            note = f"the judge read only the first {READS:,} characters, so its milder verdict does not count"
+            return replace(local, notes=(*local.notes, note))
+        return verdict

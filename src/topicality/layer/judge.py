@@ -17,6 +17,9 @@ from topicality.ports import Llm
 from topicality.types import Action, Verdict
 
 
+READS = 8000  # characters of a message that a judge is shown
+
+
 class Judge:
     """Asks once, shows the faults and asks once more, then gives up.
 
@@ -41,7 +44,7 @@ class Judge:
             "allowed": [{"name": rule.name, "description": rule.description} for rule in policy.allowed],
             "blocked": [{"name": rule.name, "description": rule.description} for rule in policy.blocked],
             "context": list(context),
-            "message": text[:8000],
+            "message": text[:READS],
         }
         return _in_time(lambda left: self._twice(policy, system, question, left), self._timeout)
 
@@ -75,6 +78,8 @@ def wants_judge(policy: Policy, verdict: Verdict) -> bool:
         return False
     if policy.judge == "always":
         return True
+    if policy.scoring == "cosine":  # the band is of probabilities, and a bare cosine is none
+        return False
     low, high = policy.borderline
     near = any(score.side == "blocked" and low <= score.probability <= high for score in verdict.scores) or any(
         "outweigh" in note for note in verdict.notes
@@ -84,6 +89,8 @@ def wants_judge(policy: Policy, verdict: Verdict) -> bool:
 
 def judged(policy: Policy, answer: Judgement, local: Verdict) -> Verdict:
     """The local verdict with the judge's decision in place of its own; scores and threshold stay for comparison."""
+    if local.status == "unavailable":  # the judge did answer
+        local = replace(local, status="degraded")
     reason = answer.reason or "no reason given"
     kind, sure = answer.kind, answer.confidence
     if kind == "allowed":

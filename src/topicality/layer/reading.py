@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from topicality.config import FittedSide, Policy
+from topicality.core.background import Background
 from topicality.core.calibrate import Fit
 from topicality.core.followup import Fusion, context_features, fused
 from topicality.core.rules import compiled, flattened, texts_of
-from topicality.core.score import Evidence, RuleBook
+from topicality.core.score import Evidence, RuleBook, Weights, stand
 from topicality.core.text import content_stems, fold, is_long, is_small_talk, language, pieces
 from topicality.core.verdicts import SideReading
 from topicality.embed import load_background, load_weights
@@ -72,6 +73,8 @@ class _Rules:
     policy: Policy  # without its fit, if that was made for another encoder
     allowed: RuleBook | None
     blocked: RuleBook | None
+    background: Background | None
+    weights: Weights
     fusion: Fusion
     fits: Mapping[str, Fit]
     notes: tuple[str, ...]
@@ -134,22 +137,22 @@ class Reader:
         vectors = (
             self.embedder.embed(list(texts)) if texts else np.zeros((0, self.embedder.space.dimension), np.float32)
         )
-        rows: list[Array] = []
+        wholes: list[Array] = []  # vectors of whole messages that the encoder did not make
+        order: list[int] = []
         said: list[str] = []
         starts: list[int] = []
         for number, read in enumerate(reads):
             starts.append(len(said))
-            own = vectors[[texts[piece] for piece in read.pieces if read.long or given is None or piece in texts]]
-            if given is not None:
-                own = own[-(len(read.spans)) :] if read.spans else own[:0]
-                own = np.vstack([given[number][None, :], own])
-            elif read.long:
-                own = np.vstack([unit(own.mean(axis=0))[None, :], own])
-            rows += [own, vectors[[texts[turn] for turn in read.context]]]
-            said += [read.text, *read.pieces[len(read.pieces) - len(own) + 1 :], *read.context]
-        matrix = np.vstack(rows)
-        if not matrix.any(axis=1).all():
-            raise EmbedError("the encoder gave a vector of zeros, which has no direction and cannot be compared")
+            cut = read.pieces if read.long else read.pieces[1:]
+            rows = [texts[piece] for piece in cut]
+            if given is None and not read.long:
+                order.append(texts[read.pieces[0]])
+            else:
+                order.append(len(vectors) + len(wholes))
+                wholes.append(unit(vectors[rows].mean(axis=0)) if given is None else given[number])
+            order += [*rows, *(texts[turn] for turn in read.context)]
+            said += [read.text, *cut, *read.context]
+        matrix = _usable((np.vstack([vectors, *wholes]) if wholes else vectors)[order])
         return self._evidence(reads, rules, matrix, said, starts, rules.fits if fitted else {})
 
     def given(self, vectors: ArrayLike, count: int) -> Array:
@@ -183,7 +186,7 @@ class Reader:
                 extra = self.embedder.embed([fold(text).text for text in self.policy.background])
                 background = background.extended(extra)
         entries = texts_of(self.policy.sided())
-        vectors = self.embedder.embed(flattened(entries)) if entries else np.zeros((0, 1), np.float32)
+        vectors = _usable(self.embedder.embed(flattened(entries))) if entries else np.zeros((0, 1), np.float32)
         split = sum(len(entry.members) + len(entry.counter) for entry in entries if entry.side == "allowed")
         space, policy = self.embedder.space, self.policy
         notes: tuple[str, ...] = ()
@@ -196,6 +199,8 @@ class Reader:
             policy,
             compiled(allowed, vectors[:split], background, weights, space),
             compiled(blocked, vectors[split:], background, weights, space),
+            background,
+            weights,
             fusion,
             _fits(policy, space.dimension),
             notes,
@@ -211,8 +216,9 @@ class Reader:
         fits: Mapping[str, Fit],
     ) -> list[Reading]:
         stems = [content_stems(text) for text in said] if self.policy.scoring == "calibrated" else None
-        allowed = rules.allowed.score(matrix, stems) if rules.allowed else None
-        blocked = rules.blocked.score(matrix, stems) if rules.blocked else None
+        standing = None if rules.background is None else stand(matrix, rules.background, rules.weights)
+        allowed = rules.allowed.score(matrix, stems, standing) if rules.allowed else None
+        blocked = rules.blocked.score(matrix, stems, standing) if rules.blocked else None
         found = []
         for number, read in enumerate(reads):
             start, end = starts[number], (starts[number + 1] if number + 1 < len(reads) else len(said))
@@ -235,15 +241,24 @@ def text_of(turn: object) -> str:
     """The text of one turn of a context. Raises InputError if it has none."""
     if isinstance(turn, str):
         return turn
+    text: object = None
     if isinstance(turn, Message):
-        return turn.text
-    if isinstance(turn, Mapping):
+        text = turn.text
+    elif isinstance(turn, Mapping):
         text = turn.get("text", turn.get("content"))
-        if isinstance(text, str):
-            return text
+    if isinstance(text, str):
+        return text
     raise InputError(
         f'a turn of the context must be a text, a Message, or {{"role", "text"}}; got {type(turn).__name__}'
     )
+
+
+def _usable(vectors: Array) -> Array:
+    if not np.isfinite(vectors).all():
+        raise EmbedError("the encoder gave a vector with NaN or infinity inside")
+    if not vectors.any(axis=1).all():
+        raise EmbedError("the encoder gave a vector of zeros, which has no direction and cannot be compared")
+    return vectors
 
 
 def _side(

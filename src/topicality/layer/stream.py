@@ -2,37 +2,52 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from topicality.errors import ConfigError, InputError
 from topicality.layer.guard import Guard
 from topicality.layer.reading import Turn
 from topicality.types import SEVERITY, Verdict
 
-_STEP = 12  # words that come in between two checks
+# A word; two ideographs or syllables count as one, and so does a stretch of 32 characters without a space.
+_WIDE = "\u2e80-\u9fff\uac00-\ud7a3\uf900-\ufaff"
+_WORD = re.compile(rf"[{_WIDE}]{{1,2}}|[^\s{_WIDE}]{{1,32}}")
 
 
 class StreamGuard:
     """Guards one streamed reply.
 
-    Text is released only once a check of the latest window has let it pass, so that nothing of a window that turns out to
-    be blocked reaches the user. The price is a delay of `window` words at the start and of a few words after that.
+    The reply is checked in windows of `window` words, each starting a third of a window after the one before. A word is
+    released only when every window that it is part of has passed, so that nothing of a window that turns out to be blocked
+    reaches the user. What is released does not depend on how the reply was cut into pieces. The price is that the text shown
+    lags behind: by `window` words at the start, by two thirds of that later.
 
     Args:
         guard: its policy must check output (`direction` "output" or "both").
         context: what was said before the reply.
         window: words a check looks at, 10 to 200.
+    Raises:
+        ConfigError: the policy checks input only, or the window is out of range.
     """
 
     def __init__(self, guard: Guard, context: Sequence[Turn] = (), *, window: int = 40) -> None:
         if not 10 <= window <= 200:
             raise ConfigError("stream window", key="window", got=window, accepted="10 to 200 words")
+        if guard.policy.direction == "input":
+            raise ConfigError(
+                "a reply cannot be guarded by a policy that checks input only",
+                key="direction",
+                got=guard.policy.direction,
+                accepted="output, both",
+            )
         self._guard = guard
         self._context = context
         self._window = window
+        self._step = window // 3
         self._held = ""  # came in, not yet released
-        self._passed: list[str] = []  # the latest released words, so that a window can reach back
-        self._seen = 0  # words that the latest check has covered
+        self._released = 0  # characters
         self._done = False
         self.verdict: Verdict | None = None
 
@@ -54,10 +69,19 @@ class StreamGuard:
         if self.stopped:
             return ""
         self._held += chunk
-        words = self._held.split()
-        if len(words) < self._window or len(words) - self._seen < _STEP:
-            return ""
-        return self._release(keep=_STEP)
+        shown: list[str] = []
+        spans = [match.span() for match in _WORD.finditer(self._held)]
+        start = first = 0  # of what is still held, as a character and as a word
+        # A word is known to be complete when something follows it.
+        while first + self._window <= len(spans) and spans[first + self._window - 1][1] < len(self._held):
+            self._check(start, spans[first + self._window - 1][1])
+            if self.stopped:
+                break
+            first += self._step
+            shown.append(self._held[start : spans[first][0]])
+            start = spans[first][0]
+        self._drop(len(self._held) if self.stopped else start, released=start)
+        return "".join(shown)
 
     def finish(self) -> str:
         """The reply is complete: checks and returns the rest, or "" when it is cut off."""
@@ -65,7 +89,11 @@ class StreamGuard:
             self._done = True
             return ""
         self._done = True
-        return self._release(keep=0)
+        rest = self._held
+        if rest.strip():
+            self._check(0, len(rest))
+        self._drop(len(rest), released=0 if self.stopped else len(rest))
+        return "" if self.stopped else rest
 
     def filter(self, chunks: Iterable[str]) -> Iterator[str]:
         """The pieces of a reply that may be shown, then the policy's reply text if it was cut off and there is one."""
@@ -81,23 +109,15 @@ class StreamGuard:
         if self.stopped and self.verdict is not None and self.verdict.reply:
             yield self.verdict.reply
 
-    def _release(self, keep: int) -> str:
-        if not self._held.strip():
-            shown, self._held = self._held, ""
-            return shown
-        recent = " ".join([*self._passed, self._held])
-        verdict = self._guard.check(recent, self._context, role="assistant")
+    def _check(self, start: int, end: int) -> None:
+        """Check a part of what is held; the gravest verdict stays, with its window in the whole reply."""
+        verdict = self._guard.check(self._held[start:end], self._context, role="assistant")
         if self.verdict is None or SEVERITY[verdict.action] >= SEVERITY[self.verdict.action]:
-            self.verdict = verdict
-        if self.stopped:
-            self._held = ""
-            return ""
-        cut = len(self._held)
-        if keep:
-            for _ in range(keep):
-                cut = self._held.rstrip().rfind(" ", 0, cut) if cut > 0 else 0
-            cut = max(cut, 0)
-        shown, self._held = self._held[:cut], self._held[cut:]
-        self._passed = [*self._passed, *shown.split()][-(self._window - keep) :] if self._window > keep else []
-        self._seen = len(self._held.split())
-        return shown
+            window, offset = verdict.window, self._released + start
+            if window is not None:
+                window = replace(window, start=window.start + offset, end=window.end + offset)
+            self.verdict = replace(verdict, window=window)
+
+    def _drop(self, count: int, *, released: int) -> None:
+        self._held = self._held[count:]
+        self._released += released

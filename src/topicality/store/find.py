@@ -153,7 +153,7 @@ _POSTINGS = select(t.posting.c.conversation, t.posting.c.word, t.posting.c.block
 def _places(connection: Connection, ids: Ids) -> dict[int, Row[Any]]:
     found = {}
     for key, numbers in _grouped(ids):
-        for row in connection.execute(_PLACES, {"key": key, "numbers": numbers}):
+        for row in connection.execute(_PLACES, {"key": key, "numbers": numbers}).all():
             found[(key << 32) | row.number] = row
     return found
 
@@ -163,7 +163,7 @@ def _vectors(connection: Connection, ids: Ids, dimension: int) -> tuple[NDArray[
     scales = np.zeros(len(ids), np.float32)
     places = {key: place for place, key in enumerate(ids.tolist())}
     for key, numbers in _grouped(ids):
-        for number, blob in connection.execute(_VECTORS, {"key": key, "numbers": numbers}):
+        for number, blob in connection.execute(_VECTORS, {"key": key, "numbers": numbers}).all():
             place = places[(key << 32) | number]
             scales[place] = np.frombuffer(blob, np.float32, 1)[0]
             vectors[place] = np.frombuffer(blob, np.int8, offset=4)
@@ -182,7 +182,8 @@ def _postings(
         )
     found: dict[str, list[tuple[int, int, bytes]]] = {}
     for start in range(0, len(terms), 500):
-        for key, word, block, data in connection.execute(query.where(table.c.word.in_(terms[start : start + 500]))):
+        rows = connection.execute(query.where(table.c.word.in_(terms[start : start + 500]))).all()
+        for key, word, block, data in rows:
             found.setdefault(word, []).append((key, block, data))
     return found
 

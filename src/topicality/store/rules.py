@@ -29,7 +29,7 @@ from topicality.records import (
     TopicStatus,
 )
 from topicality.types import Message, Space
-from topicality.vectors import unit
+from topicality.vectors import Array, unit
 
 TERM = 100  # characters of a term that count
 ID = 200  # characters of an id, an owner or a conversation
@@ -127,13 +127,15 @@ def encode(vector: Any, space: Space | None) -> bytes:
     peak = float(np.abs(array).max())
     if peak == 0.0:
         raise InputError("a vector of zeros has no direction and cannot be found; leave it out")
-    scale = np.float32(peak / 127.0)
-    return bytes(scale.tobytes() + np.rint(array / scale).astype(np.int8).tobytes())
+    rounded = np.rint(array * (127.0 / peak))
+    scale = np.float32(1.0 / np.sqrt(float(rounded @ rounded)))  # so that what comes back has length one again
+    return bytes(scale.tobytes() + rounded.astype(np.int8).tobytes())
 
 
-def decode(blob: bytes | memoryview) -> Any:
+def decode(blob: bytes | memoryview) -> Array:
     """The unit vector behind the bytes, shape (D,), float32."""
-    return unit(np.frombuffer(blob, np.int8, offset=4).astype(np.float32))
+    vector: Array = np.frombuffer(blob, np.int8, offset=4).astype(np.float32) * np.frombuffer(blob, np.float32, 1)[0]
+    return vector
 
 
 def dumped(value: Mapping[str, Any], what: str = "meta") -> str:

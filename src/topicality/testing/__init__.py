@@ -1,7 +1,7 @@
-"""The ports' contracts as test suites to inherit: `class TestMine(StoreContract)` and one method prove a store, as
-`EmbedderContract` does an encoder. `WordEmbedder` is a small encoder to test with.
+"""The ports' contracts as tests to inherit: `class TestMine(StoreContract)` and one method prove a store.
 
-Needs pytest and numpy, nothing else.
+`EmbedderContract` does the same for an encoder; `WordEmbedder` is a small encoder to test with. Needs pytest and numpy,
+nothing else.
 """
 
 import pytest

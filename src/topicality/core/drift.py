@@ -1,0 +1,329 @@
+"""Has a conversation wandered off its allowed topics? A state, a message, the next state: pure.
+
+Two methods. "change" (the default) reads each message's best allowed probability and keeps the probability that the
+conversation has left the allowed topics, weighing each message by what is usual *in this conversation*. "ema" is the
+rule of system A: the running mean of the vectors has to stay near an allowed topic. Both keep the running mean, which
+tells where the conversation is heading.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from topicality.core.drift_state import DriftState, is_count, is_number
+from topicality.core.landmarks import Heading, Landmarks
+from topicality.errors import ConfigError, InputError, SpaceMismatchError
+from topicality.types import Space, Verdict
+from topicality.vectors import similarity
+
+_FURTHEST = 1e-9  # a probability of 0 or 1 is far away, not infinite
+_NOT_READ = frozenset({"SMALL_TALK", "NOT_CHECKED", "LANGUAGE_NOT_COVERED", "ERROR"})
+
+Method = Literal["change", "ema"]
+
+
+@dataclass(frozen=True, slots=True)
+class Detector:
+    """Constants of "change", fitted on conversations made of labelled messages (`bench/drift.py --tune`).
+
+    Attributes:
+        leave: probability that a conversation leaves its topics, a message. back: that it comes back by itself.
+        looks_on: share of off-topic messages that look on-topic (the guard's misses).
+        low: on-topic messages that look off-topic, before anything was seen: (how many, of how many).
+        usual: log-odds of an on-topic message before anything was seen; it counts as `usual_weight` messages.
+        turn: log-odds that speak for neither side, when the conversation is a usual one; moved by `follow` of how far the
+            conversation's own messages lie from `usual`. steepness: of the evidence, for each unit of log-odds.
+        lowest, highest: log-odds beyond these count as these, so that no one message decides.
+        memory: most on-topic messages that are remembered; older ones fade.
+    """
+
+    leave: float = 0.06
+    back: float = 0.01
+    looks_on: float = 0.2
+    low: tuple[float, float] = (0.2, 3.2)
+    usual: float = 3.5
+    usual_weight: float = 4.0
+    turn: float = 0.0
+    follow: float = 0.2
+    steepness: float = 0.6
+    lowest: float = -4.0
+    highest: float = 8.0
+    memory: float = 40.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How drift is decided.
+
+    Attributes:
+        method: "change" or "ema".
+        level: probability, (0, 1), from which a conversation counts as drifted ("change"; met at >=).
+        rearm: level below which the alarm is ready again, at most `level`.
+        cooldown: messages that must lie between two alarms, at least.
+        allowed_threshold: probability below which a message counts for the off-topic streak; the policy's own.
+        timeout: seconds without a message after which a conversation starts afresh (when exceeded).
+        alpha: weight, (0, 1], of a new message in the running means.
+        similarity: cosine, [-1, 1], that the running vector must have to an allowed topic ("ema"; met at >=).
+        streak: messages in a row below it that make a drift ("ema").
+        strict: "ema" counts a similarity equal to the threshold as below it, as system A did.
+    """
+
+    method: Method = "change"
+    level: float = 0.75
+    rearm: float = 0.5
+    cooldown: int = 5
+    allowed_threshold: float = 0.3
+    timeout: float = 3600.0
+    alpha: float = 0.3
+    similarity: float = 0.3
+    streak: int = 3
+    strict: bool = False
+    detector: Detector = field(default_factory=Detector)
+
+    def __post_init__(self) -> None:
+        _setting("method", self.method, self.method in {"change", "ema"}, '"change" or "ema"')
+        _setting("level", self.level, is_number(self.level) and 0 < self.level < 1, "a number in (0, 1)")
+        below = is_number(self.rearm) and 0 < self.rearm <= self.level
+        _setting("rearm", self.rearm, below, "a number in (0, level]")
+        _setting("cooldown", self.cooldown, is_count(self.cooldown) and self.cooldown >= 0, "a whole number from 0")
+        chance = is_number(self.allowed_threshold) and 0 <= self.allowed_threshold <= 1
+        _setting("allowed_threshold", self.allowed_threshold, chance, "a number in [0, 1]")
+        _setting("timeout", self.timeout, is_number(self.timeout) and self.timeout > 0, "seconds above 0")
+        _setting("alpha", self.alpha, is_number(self.alpha) and 0 < self.alpha <= 1, "a number in (0, 1]")
+        cosine = is_number(self.similarity) and -1 <= self.similarity <= 1
+        _setting("similarity", self.similarity, cosine, "a number in [-1, 1]")
+        _setting("streak", self.streak, is_count(self.streak) and self.streak >= 1, "a whole number from 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What is known after a message.
+
+    Attributes:
+        level: [0, 1], how far the conversation has drifted. "change": the probability that it has left the allowed
+            topics. "ema": 1 - similarity.
+        drifted: whether it counts as drifted now. alarm: whether this message is where that began (or where it is told
+            again: not before it came back and `cooldown` messages passed).
+        drift_streak: messages in a row that it has drifted ("ema": that the running vector was too far off).
+        off_topic_streak: messages in a row that were off-topic by themselves.
+        mean: running mean of the messages' best allowed probability; None before the first.
+        similarity: "ema": cosine of the running vector to the nearest allowed topic, floored at 0; else None.
+        heading: the landmarks nearest to the running vector, best first, at most three.
+        messages: how many the session has seen. counted: whether this one was read (small talk is not).
+        restarted: whether the session had been silent for longer than the timeout, and starts afresh.
+    """
+
+    level: float
+    drifted: bool
+    alarm: bool
+    drift_streak: int
+    off_topic_streak: int
+    mean: float | None
+    similarity: float | None
+    heading: tuple[Heading, ...]
+    messages: int
+    counted: bool
+    restarted: bool
+
+
+def fed_by(verdict: Verdict) -> float | None:
+    """The best allowed probability of a message, from the guard's verdict, whatever that decided.
+
+    The better one of two readings counts: the message alone, and with what was said before. Alone, a follow-up ("on
+    Saturday") looks off-topic; with its context, a message that stands alone is blurred by its neighbours (docs/drift.md).
+
+    Returns:
+        A probability, or None for a message that says nothing about drift: small talk, not checked, no allowed rule.
+    """
+    if verdict.reason_code in _NOT_READ:
+        return None
+    allowed = [entry.probability for entry in verdict.scores if entry.side == "allowed"]
+    own = verdict.probability
+    if verdict.reason_code == "BLOCKED_TOPIC":
+        return min([*allowed, 1.0 - own]) if own is not None else None
+    if verdict.scores and not allowed:
+        return None
+    if verdict.reason_code == "OFF_TOPIC" and verdict.method == "judge":
+        return own
+    return max([*allowed, own]) if own is not None else None
+
+
+def step(
+    state: DriftState | None,
+    vector: ArrayLike | None,
+    probability: float | None,
+    *,
+    now: float,
+    settings: Settings | None = None,
+    landmarks: Landmarks | None = None,
+    space: Space | None = None,
+) -> tuple[DriftState, Reading]:
+    """Advance a session by one message. Call it for every message, before the verdict stops it.
+
+    Args:
+        state: of the session so far; None for a new one.
+        vector: the message's embedding, shape (D,); None when there is none ("ema" then does not count the message).
+        probability: the message's best allowed probability (`fed_by`); None when it says nothing: small talk, unchecked
+            ("change" then does not count the message, and its vector is not looked at).
+        now: seconds on a clock of the caller's; going backwards counts as standing still.
+        landmarks: what the running vector is held against; "ema" needs an allowed one, otherwise all is drift.
+        space: of the vector; the session keeps to its first one.
+    Returns:
+        The next state and the reading. The state given is not changed, also not by an error.
+    Raises:
+        InputError: vector not finite, empty or not one-dimensional; probability or time not a number in its range.
+        SpaceMismatchError: the vector is not of the session's, the landmarks' or the named space.
+    Cost: O(D · landmarks). Source: system A's tracker for "ema"; for "change" Shiryaev's rule (1963), with the share of
+    low messages and their middle learnt from the conversation itself.
+    """
+    settings = settings or Settings()
+    if not is_number(now):
+        raise InputError(f"the time must be a finite number of seconds, got {now!r}")
+    if probability is not None and not (is_number(probability) and 0 <= probability <= 1):
+        raise InputError(f"a probability must be a number in [0, 1] or None, got {probability!r}")
+    array = None if vector is None else _vector(vector)
+    restarted = state is not None and is_stale(state, now, settings.timeout)
+    before = DriftState() if state is None or restarted else state
+    read = array is not None if settings.method == "ema" else probability is not None
+    after = replace(before, messages=before.messages + 1, seen_at=max(now, before.seen_at) if before.messages else now)
+    if array is not None:
+        after = replace(after, space=_same_space(before, array, landmarks, space))
+    if not read:
+        return after, _reading(after, settings, landmarks, counted=False, alarm=False, restarted=restarted)
+    if array is not None:
+        blend = array if before.running is None else settings.alpha * array + (1 - settings.alpha) * before.running
+        blend.flags.writeable = False
+        after = replace(after, running=blend)
+    if probability is not None:
+        mean = probability if before.mean is None else before.mean + settings.alpha * (probability - before.mean)
+        off = before.off_topic_streak + 1 if probability < settings.allowed_threshold else 0
+        after = replace(after, mean=mean, off_topic_streak=off)
+    if settings.method == "change":
+        after = _changed(after, probability or 0.0, settings.detector)
+        gone = _level(after.odds) >= settings.level
+        back = _level(after.odds) < settings.rearm
+        streak = before.drift_streak + 1 if gone else 0
+    else:
+        score = _near(after, landmarks)
+        met = score is not None and (score > settings.similarity if settings.strict else score >= settings.similarity)
+        streak = 0 if met else before.drift_streak + 1
+        gone, back = streak >= settings.streak, streak == 0
+    since = None if before.since is None else before.since + 1
+    armed = before.armed or back
+    alarm = gone and armed and (since is None or since > settings.cooldown)
+    after = replace(
+        after,
+        counted=before.counted + 1,
+        drift_streak=streak,
+        armed=armed and not alarm,
+        since=0 if alarm else since,
+    )
+    return after, _reading(after, settings, landmarks, counted=True, alarm=alarm, restarted=restarted)
+
+
+def is_stale(state: DriftState, now: float, timeout: float) -> bool:
+    """Whether the session was silent for longer than `timeout` seconds (exactly as long is not longer)."""
+    return state.messages > 0 and now - state.seen_at > timeout
+
+
+def _changed(state: DriftState, probability: float, detector: Detector) -> DriftState:
+    """Bayes' rule for "has left", and what the message teaches about this conversation if it has not."""
+    if state.odds is None:
+        start = math.log(detector.leave / (1 - detector.leave))
+        low, of = detector.low
+        total, weight = detector.usual * detector.usual_weight, detector.usual_weight
+    else:
+        start, low, of, total, weight = state.odds, state.low, state.of, state.total, state.weight
+    x = min(max(_log_odds(probability), detector.lowest), detector.highest)
+    left = _level(start)
+    prior = left * (1 - detector.back) + (1 - left) * detector.leave
+    middle = detector.turn + detector.follow * (total / weight - detector.usual)
+    ratio = math.exp(-detector.steepness * (x - middle))
+    share = low / of  # of this conversation's on-topic messages that look off-topic
+    under_on = share * ratio + 1 - share
+    odds = _log_odds(prior) + math.log(((1 - detector.looks_on) * ratio + detector.looks_on) / under_on)
+    on = 1 - _level(odds)
+    low, of = low + on * share * ratio / under_on, of + on
+    total, weight = total + on * max(x, -1.0), weight + on
+    fade, dim = min(1.0, detector.memory / of), min(1.0, detector.memory / weight)
+    return replace(state, odds=odds, low=low * fade, of=of * fade, total=total * dim, weight=weight * dim)
+
+
+def _reading(
+    state: DriftState,
+    settings: Settings,
+    landmarks: Landmarks | None,
+    *,
+    counted: bool,
+    alarm: bool,
+    restarted: bool,
+) -> Reading:
+    nearest = None
+    if settings.method == "ema":
+        nearest = _near(state, landmarks)
+        level = 0.0 if state.counted == 0 and not counted else 1.0 - (nearest or 0.0)
+        drifted = state.drift_streak >= settings.streak
+    else:
+        level = _level(state.odds) if state.odds is not None else settings.detector.leave
+        drifted = level >= settings.level
+    heading = landmarks.nearest(state.running) if landmarks is not None and state.running is not None else ()
+    return Reading(
+        level,
+        drifted,
+        alarm,
+        state.drift_streak,
+        state.off_topic_streak,
+        state.mean,
+        nearest,
+        heading,
+        state.messages,
+        counted,
+        restarted,
+    )
+
+
+def _near(state: DriftState, landmarks: Landmarks | None) -> float | None:
+    if landmarks is None or state.running is None:
+        return None
+    found = landmarks.nearest(state.running, 1, side="allowed")
+    return max(0.0, found[0].score) if found else None
+
+
+def _same_space(state: DriftState, array: NDArray[np.float64], landmarks: Landmarks | None, space: Space | None) -> str:
+    got = f"dimension {len(array)}" if space is None else str(space)
+    if space is not None and space.dimension != len(array):
+        raise SpaceMismatchError(space, f"dimension {len(array)}")
+    if landmarks is not None and (landmarks.space != (space or landmarks.space) or landmarks.dimension != len(array)):
+        raise SpaceMismatchError(landmarks.space, got)
+    named = str(space or (landmarks.space if landmarks is not None else ""))
+    if state.space and named and state.space != named:
+        raise SpaceMismatchError(state.space, named, hint="a session keeps to one encoder; start it afresh")
+    if state.running is not None and len(state.running) != len(array):
+        raise SpaceMismatchError(f"dimension {len(state.running)}", got)
+    return named or state.space
+
+
+def _vector(given: ArrayLike) -> NDArray[np.float64]:
+    similarity(given, given)  # raises unless it is a finite vector
+    return np.array(given, dtype=np.float64)
+
+
+def _level(odds: float | None) -> float:
+    if odds is None:
+        return 0.0
+    return 1.0 / (1.0 + math.exp(-odds)) if odds >= 0 else math.exp(odds) / (1.0 + math.exp(odds))
+
+
+def _log_odds(chance: float) -> float:
+    clipped = min(max(chance, _FURTHEST), 1.0 - _FURTHEST)
+    return math.log(clipped / (1.0 - clipped))
+
+
+def _setting(key: str, value: object, accepted: bool, what: str) -> None:
+    if not accepted:
+        raise ConfigError("cannot be used", key=key, got=value, accepted=what)

@@ -1,0 +1,137 @@
+"""Landmarks: named directions that a conversation's running vector is held against, to say where it is heading."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from topicality.core.background import Background
+from topicality.core.score import RuleMembers
+from topicality.errors import InputError, SpaceMismatchError
+from topicality.types import Space
+
+Side = Literal["allowed", "blocked", "background"]
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """One landmark ahead.
+
+    Attributes:
+        name: of a rule or of a background subject. side: which of them.
+        score: cosine similarity of the running vector to it, [-1, 1].
+    """
+
+    name: str
+    side: Side
+    score: float
+
+
+class Landmarks:
+    """Named directions in one space. Immutable; safe in threads.
+
+    Args:
+        entries: (name, side, vector), vectors of shape (D,), any length but zero. A name may come several times on a side;
+            the nearest of its vectors counts.
+        space: of the vectors; None when they are of no named encoder.
+    Raises:
+        InputError: a blank name, an unknown side, a vector that is not finite or all zeros.
+        SpaceMismatchError: dimensions differ.
+    """
+
+    def __init__(self, entries: Iterable[tuple[str, Side, ArrayLike]], space: Space | None = None) -> None:
+        self.space = space
+        rows: list[NDArray[np.float64]] = []
+        keys: dict[tuple[str, Side], int] = {}
+        owner: list[int] = []
+        for name, side, vector in entries:
+            if not name.strip() or side not in {"allowed", "blocked", "background"}:
+                raise InputError(
+                    f"a landmark needs a name and a side (allowed, blocked, background), got {name!r}, {side!r}"
+                )
+            rows.append(_direction(vector, name))
+            wanted = space.dimension if space is not None else len(rows[0])
+            if len(rows[-1]) != wanted:
+                raise SpaceMismatchError(space or f"dimension {wanted}", f"dimension {len(rows[-1])} in {name!r}")
+            owner.append(keys.setdefault((name, side), len(keys)))
+        self._keys = tuple(keys)
+        self._owner = np.array(owner, dtype=np.intp)
+        self._matrix = np.array(rows) if rows else np.zeros((0, space.dimension if space is not None else 0))
+
+    @classmethod
+    def of_rules(
+        cls,
+        allowed: Sequence[RuleMembers],
+        blocked: Sequence[RuleMembers] = (),
+        background: Background | None = None,
+        space: Space | None = None,
+    ) -> Landmarks:
+        """One landmark for each rule and each background subject: the mean direction of what belongs to it."""
+        sides: tuple[tuple[Side, Sequence[RuleMembers]], ...] = (("allowed", allowed), ("blocked", blocked))
+        entries: list[tuple[str, Side, ArrayLike]] = [
+            (rule.name, side, _middle(rule)) for side, rules in sides for rule in rules
+        ]
+        if background is not None:
+            entries += [
+                (name, "background", vector)
+                for name, vector in zip(background.subjects, background.prototypes, strict=True)
+            ]
+            space = space or background.space
+        return cls(entries, space)
+
+    @property
+    def dimension(self) -> int:
+        """Length of the vectors; 0 when there is no landmark and no space."""
+        return int(self._matrix.shape[1])
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def nearest(self, vector: NDArray[np.float64], count: int = 3, *, side: Side | None = None) -> tuple[Heading, ...]:
+        """The landmarks nearest to a vector, shape (D,), best first; ties keep the order given.
+
+        Returns:
+            At most `count`; none when the vector is all zeros, which has no direction.
+        Raises:
+            SpaceMismatchError: another dimension.
+        Cost: O(D · landmarks).
+        """
+        if not self._keys:
+            return ()
+        if vector.shape != (self.dimension,):
+            raise SpaceMismatchError(f"dimension {self.dimension}", f"shape {vector.shape}")
+        peak = np.abs(vector).max()
+        if peak == 0:
+            return ()
+        scaled = vector / peak
+        scores = np.full(len(self._keys), -2.0)
+        np.maximum.at(scores, self._owner, self._matrix @ (scaled / np.sqrt(scaled @ scaled)))
+        found = []
+        for index in np.argsort(-scores, kind="stable"):
+            name, kind = self._keys[index]
+            if side is None or kind == side:
+                found.append(Heading(name, kind, float(min(1.0, max(-1.0, scores[index])))))
+                if len(found) == count:
+                    break
+        return tuple(found)
+
+
+def _direction(vector: ArrayLike, name: str) -> NDArray[np.float64]:
+    try:
+        array = np.asarray(vector, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"the vector of landmark {name!r} must be an array of numbers ({error})") from error
+    if array.ndim != 1 or array.size == 0 or not np.isfinite(array).all() or not array.any():
+        raise InputError(f"the vector of landmark {name!r} must be one-dimensional, finite and not all zeros")
+    scaled = array / np.abs(array).max()
+    return np.asarray(scaled / np.sqrt(scaled @ scaled))
+
+
+def _middle(rule: RuleMembers) -> NDArray[np.float64]:
+    mean: NDArray[np.float64] = rule.vectors.astype(np.float64).mean(axis=0)
+    # members that cancel out have no middle; the name, which comes first, stands for the rule
+    return mean if float(np.linalg.norm(mean)) > 1e-3 else rule.vectors[0].astype(np.float64)
