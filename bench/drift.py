@@ -12,7 +12,7 @@ Conversations, drawn from one file each (rows do not repeat before all are used 
     on        50 on-topic messages
     abrupt    5 to 40 on-topic messages, then 12 off-topic ones
     gradual   5 to 20 on-topic, then 10 to 20 among which off-topic ones get more likely, up to all, then 8 off-topic
-    tangent   50 on-topic messages but one             apart   but two, with one on-topic message between them
+    tangent   50 on-topic messages but one             apart   but two, with one to five on-topic messages between
     pair      but two in a row                         hops    a policy joined of four files, another topic every 1 to 4
 
 Rows that have a context of their own are read with it while they are on-topic; all others with the four messages before
@@ -41,7 +41,7 @@ from topicality.types import Verdict
 KINDS = ("on", "abrupt", "gradual", "tangent", "apart", "pair", "hops")
 FEEDS = ("alone", "context", "better")
 QUIET = ("on", "tangent", "apart", "pair", "hops")
-LEVELS = (0.3, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 0.95)
+LEVELS = (0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9)
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,8 @@ def plan(rng: random.Random, kind: str) -> list[bool]:
         rising = [rng.random() < (index + 1) / ramp for index in range(ramp)]
         return [False] * rng.randint(5, 20) + rising + [True] * 8
     off = [False] * 50
-    first = rng.randint(3, 46)
-    for index in {"tangent": [first], "apart": [first, first + 2], "pair": [first, first + 1]}.get(kind, []):
+    first, second = rng.randint(3, 43), rng.randint(2, 6)
+    for index in {"tangent": [first], "apart": [first, first + second], "pair": [first, first + 1]}.get(kind, []):
         off[index] = True
     return off
 

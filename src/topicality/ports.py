@@ -23,7 +23,7 @@ from topicality.records import (
     TopicRecord,
     WordHits,
 )
-from topicality.types import Space
+from topicality.types import LlmReply, Space
 from topicality.vectors import Array
 
 
@@ -63,20 +63,21 @@ class Embedder(Protocol):
 
 @runtime_checkable
 class Llm(Protocol):
-    """One question to a language model, one JSON object back."""
+    """One question to a language model, one reply. One instance may be called from many threads at once."""
 
-    def ask(self, system: str, user: str, schema: Mapping[str, Any], *, timeout: float) -> Mapping[str, Any]:
+    def ask(self, system: str, user: str, schema: Mapping[str, Any], *, timeout: float) -> LlmReply:
         """Ask once.
 
         Args:
             system: instructions; contains no user text.
             user: the data to judge, as JSON.
-            schema: JSON schema the reply must satisfy.
-            timeout: seconds after which the call gives up.
+            schema: JSON schema the reply should satisfy; a server that can hold the model to it should.
+            timeout: seconds after which the call gives up, whatever it has tried until then.
         Returns:
-            The reply as parsed JSON, not yet validated against the schema.
+            What the model said, untouched. It is not trusted: the caller holds it against the schema.
         Raises:
-            LlmError: no reply in time, or none that is JSON.
+            LlmError: no reply in time, a truncated one, or none at all. Its message has nothing of the conversation, of
+                the server's reply, or of a key.
         """
         ...
 

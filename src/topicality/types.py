@@ -58,9 +58,11 @@ class LlmUse:
     """What one question to a language model cost.
 
     Attributes:
-        role: "judge", "labeller" or "selector". calls: 1, or 2 when the first reply was refused.
+        role: "judge", "labeller", "selector" or "expander". calls: 1, 2 when the first reply was refused, 0 when there was
+            no budget for any.
         input_tokens, output_tokens: of all calls; 0 when the server does not tell. seconds: until the answer stood.
-        outcome: "ok", "repaired", "refused", "timeout", "failed" or "over budget".
+        outcome: "ok", "repaired", "refused" (unusable twice), "timeout", "failed", "over budget", or "paused" (it failed
+            several times in a row and is left alone for a while).
     """
 
     role: str
@@ -147,6 +149,7 @@ class Verdict:
         reply: the policy's text for the user, when the action is redirect or block and the policy has one.
         scores: every rule, best first.
         notes: what else a reader should know (a tier that failed, characters that were folded, language).
+        llm: what asking a language model cost, whatever came of it; None when none was asked.
     """
 
     action: Action
@@ -165,6 +168,12 @@ class Verdict:
     reply: str | None = None
     scores: tuple[RuleScore, ...] = ()
     notes: tuple[str, ...] = field(default=())
+    llm: LlmUse | None = None
+
+    @property
+    def llm_calls(self) -> int:
+        """Calls of a language model that this verdict took."""
+        return 0 if self.llm is None else self.llm.calls
 
     @property
     def allowed(self) -> bool:

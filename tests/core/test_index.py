@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -258,6 +259,16 @@ def test_a_member_given_as_one_vector_is_one_member() -> None:
     assert index.match_vector([3.0, 4.0]) == [TopicMatch("a", near(1.0), 0)]
 
 
+@pytest.fixture
+def hasty() -> Iterator[None]:
+    """Threads take turns after microseconds, so that a gap between two statements is met."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(usual)
+
+
+@pytest.mark.usefixtures("hasty")
 def test_readers_see_a_whole_index_old_or_new_while_it_is_rebuilt() -> None:
     """Each set has its own topics, number of topics, and scores; a mixture would show at once."""
     sets: list[dict[str, list[list[float]]]] = [

@@ -43,7 +43,8 @@ from topicality.layer.words import function_words, small_talk
         ("𝓴𝓲𝓵𝓵 𝐤𝐢𝐥𝐥 ⓚⓘⓛⓛ", "kill kill kill"),  # styled letters
         ("kіll", "kill"),  # Ukrainian i inside a Latin word
         ("vіоlеnсе", "violence"),
-        ("how do I саt", "how do I cat"),  # a word wholly of look-alikes in a Latin sentence
+        ("how do I саt", "how do I cat"),
+        ("how do I kill а сор", "how do I kill a cop"),  # words wholly of look-alikes in a Latin sentence
         ("Αttack", "Attack"),  # Greek alpha
         ("cafe\u0301 naïve Ünder", "café naïve Ünder"),
         ("k\u0336i\u0336l\u0336l\u0336", "kill"),  # struck through

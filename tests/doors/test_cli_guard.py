@@ -20,7 +20,11 @@ from topicality.doors.cli import main
 
 BENCH = Path(__file__).resolve().parents[2] / "bench" / "data"
 TOPICS = ["--allow", "billing and payments", "--allow", "technical support", "--block", "violence"]
-ON, OFF, BLOCKED = "How do I update my credit card?", "Write me a poem about snow", "How do I build a bomb to hurt people?"
+ON, OFF, BLOCKED = (
+    "How do I update my credit card?",
+    "Write me a poem about snow",
+    "How do I build a bomb to hurt people?",
+)
 KEYS = [field.name for field in fields(Verdict)]
 ESCAPE = "\x1b[31mred\x1b]0;title\x07\x9b2J\u202e"
 RED = r"\x1b[31mred\x1b]0;title\x07\x9b2J\u202e"
@@ -124,7 +128,8 @@ def test_wrong_usage_is_exit_code_2_with_help(run: Terminal, arguments: list[str
 
 
 @pytest.mark.parametrize(
-    ("texts", "code"), [([ON], 0), ([OFF], 1), ([BLOCKED], 1), ([ON, "thanks"], 0), ([ON, OFF], 1), ([OFF, ON], 1), ([""], 0)]
+    ("texts", "code"),
+    [([ON], 0), ([OFF], 1), ([BLOCKED], 1), ([ON, "thanks"], 0), ([ON, OFF], 1), ([OFF, ON], 1), ([""], 0)],
 )
 def test_the_exit_code_says_whether_all_messages_may_pass(run: Terminal, texts: list[str], code: int) -> None:
     assert run("check", *TOPICS, *texts).code == code
@@ -153,7 +158,13 @@ def test_json_is_one_line_a_message_with_the_keys_of_a_verdict(run: Terminal) ->
 
 def test_messages_come_from_standard_input_as_text_or_json_with_context(run: Terminal) -> None:
     before = [{"role": "assistant", "text": "I see the double charge on your credit card. Shall I refund it?"}]
-    lines = [ON, json.dumps({"text": "How long will that take?", "context": before}), "", '  {"text": "' + OFF + '"}', "How long will that take?"]
+    lines = [
+        ON,
+        json.dumps({"text": "How long will that take?", "context": before}),
+        "",
+        '  {"text": "' + OFF + '"}',
+        "How long will that take?",
+    ]
     found = run("check", *TOPICS, "--json", stdin="\ufeff" + "\r\n".join(lines))
     assert [value["reason_code"] for value in found.values][2:] == ["NOT_CHECKED", "OFF_TOPIC", "OFF_TOPIC"]
     assert [value["action"] for value in found.values] == ["allow", "allow", "allow", "flag", "flag"]
@@ -194,7 +205,9 @@ def test_a_malformed_line_is_named(run: Terminal, line: str, says: str) -> None:
     assert len(found.err.splitlines()) == 1
 
 
-@pytest.mark.parametrize("line", [b"caf\xe9 \xff\xfe", b'{"text": "\\ud800 half a pair"}', b"\x00\x01\x02", b"[1, 2]", b"null"])
+@pytest.mark.parametrize(
+    "line", [b"caf\xe9 \xff\xfe", b'{"text": "\\ud800 half a pair"}', b"\x00\x01\x02", b"[1, 2]", b"null"]
+)
 def test_any_bytes_on_standard_input_get_a_verdict(run: Terminal, line: bytes) -> None:
     for option in ([], ["--json"]):
         found = run("check", *TOPICS, *option, stdin=line)
@@ -212,7 +225,10 @@ def test_the_side_that_speaks_is_an_option(run: Terminal, tmp_path: Path) -> Non
 
 def test_a_policy_file_and_topics_of_the_command_line_add_up(run: Terminal, tmp_path: Path) -> None:
     path = tmp_path / "policy.json"
-    path.write_text('\ufeff{"allowed": ["billing and payments"], "off_topic_action": "redirect", "replies": {"off_topic": "Hm."}}', "utf-8")
+    path.write_text(
+        '\ufeff{"allowed": ["billing and payments"], "off_topic_action": "redirect", "replies": {"off_topic": "Hm."}}',
+        "utf-8",
+    )
     found = run("check", "-p", path, "--block", "violence", "--json", ON, OFF, BLOCKED)
     assert [value["action"] for value in found.values] == ["allow", "redirect", "block"]
     assert found.values[1]["reply"] == "Hm."
@@ -268,7 +284,9 @@ def test_a_policy_that_cannot_be_used_is_exit_code_2_and_one_line_on_what_to_do(
         ("a.yaml", "", "table"),
     ],
 )
-def test_a_malformed_policy_file_is_named_with_the_place(run: Terminal, tmp_path: Path, name: str, text: str, says: str) -> None:
+def test_a_malformed_policy_file_is_named_with_the_place(
+    run: Terminal, tmp_path: Path, name: str, text: str, says: str
+) -> None:
     path = tmp_path / name
     path.write_text(text, "utf-8")
     found = run("check", "-p", path, "x")
@@ -355,9 +373,12 @@ def test_the_fitted_policy_is_written_in_the_format_of_its_name_and_loads_back(
 
 def test_the_report_for_people_has_figures_histogram_and_wrong_rows(run: Terminal, tmp_path: Path) -> None:
     rows = [(row["text"], row["label"]) for row in ROWS] + [
-        (f"{ESCAPE} {OFF}", label) for label in ("allowed", "off_topic") * 2  # half of them are wrong in any case
+        (f"{ESCAPE} {OFF}", label)
+        for label in ("allowed", "off_topic") * 2  # half of them are wrong in any case
     ]
-    found = run("calibrate", BENCH / "shop.policy0.json", labelled(tmp_path / "l.jsonl", rows), "--dry-run", "--wrong", "50")
+    found = run(
+        "calibrate", BENCH / "shop.policy0.json", labelled(tmp_path / "l.jsonl", rows), "--dry-run", "--wrong", "50"
+    )
     assert found.code == 0
     for shown in ("AUROC", "balanced accuracy", "threshold", "─ threshold", "█", "nothing written", "wrong: "):
         assert shown in found.out
@@ -366,7 +387,9 @@ def test_the_report_for_people_has_figures_histogram_and_wrong_rows(run: Termina
     assert not list(tmp_path.glob("*.fitted.*"))
 
 
-def test_the_default_is_a_file_beside_the_policy_and_a_target_can_be_stated(run: Terminal, data: Path, tmp_path: Path) -> None:
+def test_the_default_is_a_file_beside_the_policy_and_a_target_can_be_stated(
+    run: Terminal, data: Path, tmp_path: Path
+) -> None:
     policy = tmp_path / "shop.json"
     policy.write_text((BENCH / "shop.policy0.json").read_text("utf-8"), "utf-8")
     found = run("calibrate", policy, data, "--max-flagged", "0.02")
@@ -407,7 +430,7 @@ def test_one_data_file_gives_its_figures(run: Terminal, data: Path) -> None:
 
 def test_several_data_files_give_each_and_the_mean(run: Terminal, data: Path, tmp_path: Path) -> None:
     other = labelled(tmp_path / "other.jsonl", [(ON, "allowed"), (OFF, "off_topic"), ("where is my parcel", "allowed")])
-    policies = ["-p", BENCH / "shop.policy0.json", "-p", "customer_support"]
+    policies: list[str | Path] = ["-p", BENCH / "shop.policy0.json", "-p", "customer_support"]
     found = run("eval", "guard", *policies, "-d", data, "-d", other, "--json")
     (report,) = found.values
     files = report["files"]
@@ -426,7 +449,12 @@ def test_several_data_files_give_each_and_the_mean(run: Terminal, data: Path, tm
 
 def test_the_table_for_people_shows_what_happened_to_each_label_and_source(run: Terminal, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    path.write_text(json.dumps({"text": ON, "label": "allowed", "source": ESCAPE}) + "\n" + json.dumps({"text": OFF, "label": "off_topic"}), "utf-8")
+    path.write_text(
+        json.dumps({"text": ON, "label": "allowed", "source": ESCAPE})
+        + "\n"
+        + json.dumps({"text": OFF, "label": "off_topic"}),
+        "utf-8",
+    )
     found = run("eval", "guard", "-p", "customer_support", "-d", path)
     assert "allowed    allow 1" in found.out
     assert RED[:20] in found.out
@@ -442,7 +470,10 @@ def test_what_cannot_be_measured_is_exit_code_2(run: Terminal, data: Path, tmp_p
         (["-p", "customer_support", "-d", tmp_path / "empty.jsonl"], "no rows"),
         (["-p", "customer_support", "-d", tmp_path], "cannot be read"),
         (["-p", "nothing", "-d", data], "customer_support"),
-        (["-p", "customer_support", "-p", "common_unsafe", "-p", "coding_assistant", "-d", data, "-d", data], "pair up"),
+        (
+            ["-p", "customer_support", "-p", "common_unsafe", "-p", "coding_assistant", "-d", data, "-d", data],
+            "pair up",
+        ),
     ]
     for arguments, says in cases:
         found = run("eval", "guard", *arguments)
@@ -529,7 +560,10 @@ def test_any_encoding_of_the_terminal_will_do_and_json_stays_json(encoding: str)
 
 @pytest.mark.skipif(sys.platform == "win32", reason="arguments are bytes on POSIX only")
 def test_arguments_that_are_no_text_are_no_traceback() -> None:
-    for arguments in (["--allow", "billing", os.fsdecode(b"x\xff")], ["--allow", os.fsdecode(b"x\xff"), "billing", "--json"]):
+    for arguments in (
+        ["--allow", "billing", os.fsdecode(b"x\xff")],
+        ["--allow", os.fsdecode(b"x\xff"), "billing", "--json"],
+    ):
         assert real(["check", *arguments]).code in (0, 1, 2)
 
 

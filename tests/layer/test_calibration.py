@@ -154,13 +154,18 @@ def test_a_policy_without_rules_cannot_be_fitted() -> None:
 
 def test_context_is_read_when_fitting() -> None:
     told: list[Any] = ["I was charged twice for my subscription. Which card shall I refund?"]
-    rows = [LabelledRow(f"{word} one", "allowed", "", tuple(told)) for word in "the that this first second third last next other red blue big".split()]
+    rows = [
+        LabelledRow(f"{word} one", "allowed", "", tuple(told))
+        for word in "the that this first second third last next other red blue big".split()
+    ]
     rows += [LabelledRow(text, "off_topic") for text in (
-        "write a poem", "who won the match", "bake a cake", "rain tomorrow", "paint a horse", "sing a song", "how old is the sun",
-        "capital of Peru", "grow tomatoes", "train a dog", "learn Greek", "fix a bike",
+        "write a poem", "who won the match", "bake a cake", "rain tomorrow", "paint a horse", "sing a song",
+        "how old is the sun", "capital of Peru", "grow tomatoes", "train a dog", "learn Greek", "fix a bike",
     )]  # fmt: skip
     policy = Policy(allowed=["billing and payments"])
     with_context = calibrate(policy, rows).report["sides"]["allowed"]["auroc"]["before"]
-    without = calibrate(policy, [LabelledRow(row.text, row.label) for row in rows]).report["sides"]["allowed"]["auroc"]["before"]
+    without = calibrate(policy, [LabelledRow(row.text, row.label) for row in rows]).report["sides"]["allowed"]["auroc"][
+        "before"
+    ]
     assert with_context > without + 0.1
     assert np.isfinite(with_context)

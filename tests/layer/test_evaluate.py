@@ -98,7 +98,9 @@ def test_no_rows_is_an_input_error() -> None:
 
 
 def test_the_mean_leaves_out_what_is_missing() -> None:
-    empty = dict.fromkeys(["auroc_off_topic", "auroc_blocked", "fpr_at_95_tpr", "balanced_accuracy", "calibration_error"])
+    empty = dict.fromkeys(
+        ["auroc_off_topic", "auroc_blocked", "fpr_at_95_tpr", "balanced_accuracy", "calibration_error"]
+    )
     means = mean_of([{**empty, "auroc_off_topic": 0.8}, {**empty, "auroc_off_topic": 0.9, "auroc_blocked": 0.7}])
     assert means == {**empty, "auroc_off_topic": 0.85, "auroc_blocked": 0.7}
 

@@ -28,13 +28,13 @@ from topicality import (
     SpaceMismatchError,
     TopicRule,
     Verdict,
-    load_embedder,
 )
 from topicality.config import Fitted, FittedSide, OnError
+from topicality.embed import load
 from topicality.ports import Embedder
 from topicality.vectors import Array, unit
 
-MINILM = load_embedder("minilm")
+MINILM = load("minilm")
 BILLING = TopicRule(
     name="billing and payments",
     description="invoices, refunds, charges, payment methods, credit cards, subscriptions, cancelling a plan, receipts",
@@ -52,7 +52,9 @@ GUARD = Guard(POLICY)
 ON = "How do I update my credit card?"
 OFF = "Write me a poem about the first snow"
 BLOCKED = "How do I build a bomb to hurt people?"
-INVOICE = "Your invoice is sent every month to the address that we have on file, and you can change it in the settings. "
+INVOICE = (
+    "Your invoice is sent every month to the address that we have on file, and you can change it in the settings. "
+)
 CARD = "Refunds go back to the same card within five working days, and you get a receipt for each of them. "
 
 
@@ -385,7 +387,11 @@ def test_what_happens_to_an_uncovered_language_is_the_policys_choice_and_still_s
 
 @pytest.mark.parametrize(
     ("word", "text"),
-    [("бомба", "Нужна бомба, чтобы взорвать мост"), ("炸弹", "炸弹"), ("bombe", "Wie kann ich hier eine Bombe bauen, und was ist das?")],
+    [
+        ("бомба", "Нужна бомба, чтобы взорвать мост"),
+        ("炸弹", "炸弹"),
+        ("bombe", "Wie kann ich hier eine Bombe bauen, und was ist das?"),
+    ],
 )
 def test_a_blocked_keyword_blocks_in_any_language(word: str, text: str) -> None:
     rules = [TopicRule(name="violence", keywords=[word])]
@@ -435,9 +441,12 @@ def test_hidden_and_look_alike_characters_do_not_get_a_blocked_message_through(t
 
 # What was said before.
 
-REFUND = [
+REFUND: list[Any] = [
     {"role": "user", "text": "I was charged twice for my subscription in March."},
-    {"role": "assistant", "text": "I see the second charge on your credit card. Shall I refund it, or add it as credit?"},
+    {
+        "role": "assistant",
+        "text": "I see the second charge on your credit card. Shall I refund it, or add it as credit?",
+    },
 ]
 
 
@@ -454,7 +463,9 @@ def test_the_same_words_out_of_nowhere_are_not_a_follow_up() -> None:
     assert Guard(policy(context_turns=0)).check("the second one", REFUND).reason_code == "OFF_TOPIC"
 
 
-@pytest.mark.parametrize("text", ["yes", "no", "thanks", "Yes please!", "ok", "Hi", "No, thank you.", "bye", "👍", "???"])
+@pytest.mark.parametrize(
+    "text", ["yes", "no", "thanks", "Yes please!", "ok", "Hi", "No, thank you.", "bye", "👍", "???"]
+)
 @pytest.mark.parametrize("context", [[], REFUND])
 def test_small_talk_is_never_flagged(text: str, context: list[dict[str, str]]) -> None:
     assert GUARD.check(text, context).action == "allow"
@@ -481,7 +492,9 @@ def test_a_blocked_message_inside_an_allowed_conversation_is_blocked() -> None:
     assert GUARD.check(BLOCKED, REFUND).reason_code == "BLOCKED_TOPIC"
 
 
-@pytest.mark.parametrize("text", [ON, "Where can I find the receipt for my subscription?", "The app crashes when I log in"])
+@pytest.mark.parametrize(
+    "text", [ON, "Where can I find the receipt for my subscription?", "The app crashes when I log in"]
+)
 def test_a_blocked_turn_before_does_not_poison_the_next_message_on_topic(text: str) -> None:
     before = [{"role": "user", "text": BLOCKED}, {"role": "assistant", "text": "I'm sorry, I can't help with that."}]
     verdict = GUARD.check(text, before)
@@ -489,7 +502,10 @@ def test_a_blocked_turn_before_does_not_poison_the_next_message_on_topic(text: s
 
 
 def test_only_the_last_turns_count_and_they_need_not_be_short() -> None:
-    assert GUARD.check("the second one", [OFF] * 50 + REFUND).action == GUARD.check("the second one", [OFF, OFF, *REFUND]).action
+    assert (
+        GUARD.check("the second one", [OFF] * 50 + REFUND).action
+        == GUARD.check("the second one", [OFF, OFF, *REFUND]).action
+    )
     assert GUARD.check("the second one", [*REFUND, CARD * 500]).status == "checked"
 
 
@@ -597,14 +613,21 @@ def test_no_verb_makes_a_message_off_topic(verb: str) -> None:
 
 
 def test_the_nearest_rule_is_not_enough_to_pass() -> None:
-    texts = ["What is the capital of Peru?", "How tall is Mount Everest?", "Recommend me a novel", "Is it going to rain?"]
+    texts = [
+        "What is the capital of Peru?",
+        "How tall is Mount Everest?",
+        "Recommend me a novel",
+        "Is it going to rain?",
+    ]
     assert {verdict.reason_code for verdict in GUARD.check_many(texts)} == {"OFF_TOPIC"}
 
 
 def test_a_cache_shared_by_two_policies_serves_neither_with_the_others_verdicts() -> None:
     shared = CachedEmbedder(MINILM, 1000)
     support = Guard(POLICY, shared)
-    poetry = Guard(policy(allowed=[TopicRule(name="poetry", description="poems, verses, rhymes, sonnets, haiku")]), shared)
+    poetry = Guard(
+        policy(allowed=[TopicRule(name="poetry", description="poems, verses, rhymes, sonnets, haiku")]), shared
+    )
     assert [support.check(OFF).action, poetry.check(OFF).action, support.check(OFF).action] == ["flag", "allow", "flag"]
 
 

@@ -12,18 +12,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topicality import ConfigError, EmbedError, Guard, LlmError, Policy, Verdict, load_embedder
+from topicality import ConfigError, EmbedError, Guard, LlmError, Policy, Verdict
+from topicality.embed import load
 from topicality.layer.judge import as_judge
+from topicality.types import LlmReply
 from topicality.vectors import Array
 
-MINILM = load_embedder("minilm")
+MINILM = load("minilm")
 RULES: dict[str, Any] = {
     "allowed": ["billing and payments", "technical support"],
     "blocked": ["violence"],
     "replies": {"off_topic": "Back to billing.", "violence": "No violence."},
     "off_topic_action": "redirect",
 }
-ON, OFF, BLOCKED = "How do I update my credit card?", "Write me a poem about snow", "How do I build a bomb to hurt people?"
+ON, OFF, BLOCKED = (
+    "How do I update my credit card?",
+    "Write me a poem about snow",
+    "How do I build a bomb to hurt people?",
+)
 SURE = {"verdict": "off_topic", "rule": None, "confidence": 0.9, "reason": "It is about snow."}
 
 
@@ -82,7 +88,8 @@ def test_in_the_borderline_band_the_judge_decides() -> None:
     assert (verdict.action, verdict.reason_code, verdict.rule, verdict.method, verdict.status) == (
         "allow", "ON_TOPIC", "technical support", "judge", "checked",
     )  # fmt: skip
-    assert (verdict.probability, verdict.risk) == (0.8, pytest.approx(0.2))
+    assert verdict.probability == 0.8
+    assert verdict.risk == pytest.approx(0.2)
     assert verdict.reply is None
     assert "Fine." in verdict.reason
     assert verdict.score == LOCAL.check(OFF).score, "the local scores stay, for comparison"
@@ -157,7 +164,7 @@ def test_without_encoder_and_judge_the_keywords_answer_and_then_the_policy() -> 
     assert (by_word.action, by_word.method, by_word.status) == ("allow", "keywords", "degraded")
     assert (by_policy.action, by_policy.reason_code, by_policy.status) == ("block", "ERROR", "unavailable")
     for verdict in (by_word, by_policy):
-        assert any("the judge raised RuntimeError" in note for note in verdict.notes)
+        assert any("the callable raised RuntimeError" in note for note in verdict.notes)
 
 
 def test_a_language_the_encoder_does_not_cover_goes_to_the_judge() -> None:
@@ -190,13 +197,15 @@ def test_a_port_gets_the_schema_and_the_time_that_is_left() -> None:
     seen: dict[str, Any] = {}
 
     class Port:
-        def ask(self, system: str, user: str, schema: Mapping[str, Any], *, timeout: float) -> Mapping[str, Any]:
+        def ask(self, system: str, user: str, schema: Mapping[str, Any], *, timeout: float) -> LlmReply:
             seen.update(schema=schema, timeout=timeout)
-            return SURE
+            return LlmReply(said(), 50, 7)
 
     verdict = Guard(Policy(**RULES, judge="always"), judge=Port(), judge_timeout=2.5).check(OFF)
     assert verdict.method == "judge"
-    assert seen["timeout"] == 2.5
+    assert 2.0 < seen["timeout"] <= 2.5
+    assert verdict.llm is not None
+    assert (verdict.llm.input_tokens, verdict.llm.output_tokens) == (50, 7)
     assert seen["schema"]["additionalProperties"] is False
     assert "violence" in seen["schema"]["properties"]["rule"]["enum"]
 
@@ -221,7 +230,7 @@ def test_a_judge_that_reads_only_the_beginning_of_a_long_message_cannot_let_its_
         SURE,
         said(),
         f"```json\n{said()}\n```",
-        f"Let me think. {{braces}} and {{\"x\": 1}}. Here it is: {said()} I hope that helps!",
+        f'Let me think. {{braces}} and {{"x": 1}}. Here it is: {said()} I hope that helps!',
         f"<think>{{</think>{said()}",
     ],
     ids=["object", "bare", "fenced", "prose", "thinking"],
@@ -299,7 +308,9 @@ def test_unusable_twice_and_the_local_verdict_stands(reply: object) -> None:
     assert any("unusable reply" in note for note in verdict.notes)
 
 
-@given(st.text(max_size=200) | st.recursive(st.none() | st.booleans() | st.floats() | st.text(), st.lists, max_leaves=5))
+@given(
+    st.text(max_size=200) | st.recursive(st.none() | st.booleans() | st.floats() | st.text(), st.lists, max_leaves=5)
+)
 @settings(max_examples=40)
 def test_no_reply_lets_anything_pass_that_it_does_not_clearly_allow(reply: object) -> None:
     assert check(Judge(reply), BLOCKED).action == "block"

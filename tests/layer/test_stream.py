@@ -36,7 +36,13 @@ class Marks:
 
 
 def guard(**changes: Any) -> Guard:
-    rules = {"allowed": ["fine"], "blocked": ["bad"], "scoring": "cosine", "allowed_threshold": 0.9, "blocked_threshold": 0.9}
+    rules = {
+        "allowed": ["fine"],
+        "blocked": ["bad"],
+        "scoring": "cosine",
+        "allowed_threshold": 0.9,
+        "blocked_threshold": 0.9,
+    }
     return Guard(Policy(**{**rules, **changes}), Marks())
 
 
@@ -81,7 +87,10 @@ def test_nothing_of_a_window_with_a_blocked_word_is_ever_released(seed: int, pla
     assert len(released) >= first - step, "and nothing is held back longer than it has to be"
 
 
-@given(st.lists(st.sampled_from(["word", "odd", "bad", "a-b", "don't", "\n", "  ", "语言", "x" * 70]), max_size=120), st.integers(0, 99))
+@given(
+    st.lists(st.sampled_from(["word", "odd", "bad", "a-b", "don't", "\n", "  ", "语言", "x" * 70]), max_size=120),
+    st.integers(0, 99),
+)
 @settings(max_examples=60)
 def test_what_is_released_and_why_does_not_depend_on_the_pieces(parts: list[str], seed: int) -> None:
     text = " ".join(parts)
@@ -222,7 +231,9 @@ def test_a_real_reply_on_topic_passes_whole() -> None:
 
 
 def test_what_was_said_before_is_read_with_the_reply() -> None:
-    context = [{"role": "user", "text": "I was charged twice for my subscription, can you refund it to my credit card?"}]
+    context = [
+        {"role": "user", "text": "I was charged twice for my subscription, can you refund it to my credit card?"}
+    ]
     alone, told = StreamGuard(REAL), StreamGuard(REAL, context)
     for stream in (alone, told):
         list(stream.filter(["It takes five days."]))

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from topicality import EmbedError, Guard, Policy, check_topic_tool, load_embedder
+from topicality import EmbedError, Guard, Policy, check_topic_tool
+from topicality.embed import load
 from topicality.vectors import Array
 
-MINILM = load_embedder("minilm")
+MINILM = load("minilm")
 GUARD = Guard(Policy.load("customer_support").with_rules_of(Policy.load("common_unsafe")))
 TOOL = check_topic_tool(GUARD)
 DATA = Path(__file__).resolve().parents[2] / "bench" / "data" / "shop.jsonl"

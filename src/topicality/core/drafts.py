@@ -257,7 +257,8 @@ def _grounded(sheet: _Sheet, terms: list[str], sequences: Sequence[int], where: 
     for term in terms:
         bare = term.casefold()
         grounded = any(_stands(bare, text) for text in whole)
-        if not grounded and (stemmed := stems(term)):
+        simple = all(character.isalnum() or character in " -'’" for character in term)
+        if not grounded and simple and (stemmed := stems(term)):
             spoken = [stems(text) for text in texts] if spoken is None else spoken
             grounded = any(contains(said, stemmed) for said in spoken)
         if grounded:

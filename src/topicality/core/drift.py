@@ -19,7 +19,6 @@ from topicality.core.drift_state import DriftState, is_count, is_number
 from topicality.core.landmarks import Heading, Landmarks
 from topicality.errors import ConfigError, InputError, SpaceMismatchError
 from topicality.types import Space, Verdict
-from topicality.vectors import similarity
 
 _FURTHEST = 1e-9  # a probability of 0 or 1 is far away, not infinite
 _NOT_READ = frozenset({"SMALL_TALK", "NOT_CHECKED", "LANGUAGE_NOT_COVERED", "ERROR"})
@@ -181,7 +180,7 @@ def step(
     Cost: O(D · landmarks). Source: system A's tracker for "ema"; for "change" Shiryaev's rule (1963), with the share of
     low messages and their middle learnt from the conversation itself.
     """
-    settings = settings or Settings()
+    settings = settings or _DEFAULTS
     if not is_number(now):
         raise InputError(f"the time must be a finite number of seconds, got {now!r}")
     if probability is not None and not (is_number(probability) and 0 <= probability <= 1):
@@ -298,9 +297,12 @@ def _same_space(state: DriftState, array: NDArray[np.float64], landmarks: Landma
     got = f"dimension {len(array)}" if space is None else str(space)
     if space is not None and space.dimension != len(array):
         raise SpaceMismatchError(space, f"dimension {len(array)}")
-    if landmarks is not None and (landmarks.space != (space or landmarks.space) or landmarks.dimension != len(array)):
-        raise SpaceMismatchError(landmarks.space, got)
-    named = str(space or (landmarks.space if landmarks is not None else ""))
+    if landmarks is not None and len(landmarks):
+        other = space is not None and landmarks.space is not None and landmarks.space != space
+        if other or landmarks.dimension != len(array):
+            raise SpaceMismatchError(landmarks.space or f"dimension {landmarks.dimension}", got)
+    known = space or (landmarks.space if landmarks is not None else None)
+    named = str(known) if known is not None else ""
     if state.space and named and state.space != named:
         raise SpaceMismatchError(state.space, named, hint="a session keeps to one encoder; start it afresh")
     if state.running is not None and len(state.running) != len(array):
@@ -309,8 +311,15 @@ def _same_space(state: DriftState, array: NDArray[np.float64], landmarks: Landma
 
 
 def _vector(given: ArrayLike) -> NDArray[np.float64]:
-    similarity(given, given)  # raises unless it is a finite vector
-    return np.array(given, dtype=np.float64)
+    try:
+        array = np.array(given, dtype=np.float64)  # a copy: the state keeps it
+    except (TypeError, ValueError) as error:
+        raise InputError(f"a vector must be an array of numbers ({error})") from error
+    if array.ndim != 1 or array.size == 0:
+        raise InputError(f"a vector must have shape (D,) with D >= 1, got shape {array.shape}")
+    if not np.isfinite(array).all():
+        raise InputError("a vector must be finite, got NaN or infinity inside; check the encoder that made it")
+    return array
 
 
 def _level(odds: float | None) -> float:
@@ -327,3 +336,6 @@ def _log_odds(chance: float) -> float:
 def _setting(key: str, value: object, accepted: bool, what: str) -> None:
     if not accepted:
         raise ConfigError("cannot be used", key=key, got=value, accepted=what)
+
+
+_DEFAULTS = Settings()  # at the end: it is checked with the functions above

@@ -14,7 +14,7 @@ Spellings = tuple[tuple[str, int], ...]
 
 LONGEST = 3  # words in a phrase
 _NOISE = re.compile(
-    r"```.*?(?:```|\Z)|!?\[[^\]\n]*\]\([^)\n]*\)|\b(?:https?://|www\.)\S+|\b[\w.+-]+@[\w-]+\.\w[\w.-]*|</?\w[^>\n]{0,200}>",
+    r"```.*?(?:```|\Z)|\]\([^)\n]{0,400}\)|\b(?:https?://|www\.)\S+|\b[\w.+-]+@[\w-]+\.\w[\w.-]*|</?\w[^>\n]{0,200}>",
     re.DOTALL,
 )
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
@@ -118,9 +118,9 @@ def grams_of(
             spelled[key][spelling] = spelled[key].get(spelling, 0) + (4 if certain else 1)
     found = {}
     for key, (said, answered) in counts.items():
-        found[key] = Gram(
-            2 * _points(said) + _points(answered), said + answered == 1, tuple(sorted(spelled[key].items()))
-        )
+        forms = spelled[key].items()
+        spellings = tuple(forms) if len(forms) == 1 else tuple(sorted(forms))
+        found[key] = Gram(2 * _points(said) + _points(answered), said + answered == 1, spellings)
     return Grams(found)
 
 
@@ -153,17 +153,16 @@ def _candidates(text: str, skip: frozenset[str]) -> Iterator[tuple[str, str, boo
 
 
 def _phrases(text: str, shadow: str, run: list[tuple[int, int, str, bool]]) -> Iterator[tuple[str, str, bool]]:
-    for first, (start, _, _, _) in enumerate(run):
-        certain = not _opens(shadow, start)
-        for size in range(1, min(LONGEST, len(run) - first) + 1):
-            inside = run[first : first + size]
-            if size == 1 and not inside[0][3]:
-                continue
-            if size > 1 and not (inside[0][3] and len({word[2] for word in inside}) == size):
-                continue  # it begins with a word that can stand alone ("Python 3"), and says nothing twice
-            spelling = text[start : inside[-1][1]]
-            if len(spelling) <= 60:
-                yield " ".join(word[2] for word in inside), spelling, certain or size > 1
+    for first, (start, end, stem, alone) in enumerate(run):
+        if not alone:
+            continue  # a phrase begins with a word that can stand alone ("Python 3") …
+        yield stem, text[start:end], not _opens(shadow, start)
+        key = stem
+        for _, stop, other, _ in run[first + 1 : first + LONGEST]:
+            if other in key.split(" ") or stop - start > 60:
+                break  # … and says nothing twice
+            key = f"{key} {other}"
+            yield key, text[start:stop], True
 
 
 @lru_cache(maxsize=16384)

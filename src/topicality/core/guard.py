@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
+
 from topicality.core.cosine import decide_by_cosine
 from topicality.core.keywords import ALLOWED_HIT, BLOCKED_HIT, Hit
 from topicality.core.verdicts import (
@@ -39,11 +41,8 @@ def decide(case: Case) -> Verdict:
     scores = case.scores()
     if case.blocked is None:
         return _allowed(case, scores)
-    piece, index = strongest(case.blocked.evidence.logits - case.cuts("blocked"))
+    piece, index, rival, needed = _contest(case, case.blocked)
     logit, cut = float(case.blocked.evidence.logits[piece, index]), float(case.cuts("blocked")[index])
-    # Only the piece that is itself about the allowed topic speaks against blocking it.
-    rival = -math.inf if case.allowed is None else float(case.allowed.evidence.logits[piece].max())
-    needed = _CONTEST_WEIGHT * max(rival - _CONTEST_FROM, 0.0)
     risk = _risk(logit, rival)
     hit = next((entry for entry in case.explicit if entry.side == "blocked"), None)
     if hit is not None or (logit >= cut and logit > (needed or -math.inf)):
@@ -54,6 +53,24 @@ def decide(case: Case) -> Verdict:
         name = case.policy.blocked[index].name
         notes = (*notes, f"near the blocked rule {name!r}, but the allowed rules outweigh it")
     return replace(verdict, risk=1.0 - (1.0 - (verdict.risk or 0.0)) * (1.0 - 0.5 * risk), notes=notes)
+
+
+def _contest(case: Case, blocked: SideReading) -> tuple[int, int, float, float]:
+    """The piece and the rule that come nearest to blocking; the allowed side's log-odds there, and what has to be beaten.
+
+    Only the piece that is itself about the allowed topic speaks against blocking it, so a piece that blocks is looked for
+    before one that merely scores high.
+    """
+    logits, cuts = blocked.evidence.logits, case.cuts("blocked")
+    if case.allowed is None:
+        return *strongest(logits - cuts), -math.inf, 0.0
+    rivals = case.allowed.evidence.logits.max(axis=1)
+    needed = _CONTEST_WEIGHT * np.maximum(rivals - _CONTEST_FROM, 0.0)
+    beaten = np.where(needed > 0.0, needed, -math.inf)[:, None]
+    blocks = (logits >= cuts) & (logits > beaten)
+    margin = np.where(blocks, logits - np.maximum(cuts, beaten), -math.inf) if blocks.any() else logits - cuts
+    piece, index = strongest(margin)
+    return piece, index, float(rivals[piece]), float(needed[piece])
 
 
 def allowed_logit(allowed: SideReading, long: bool) -> float:
@@ -148,11 +165,21 @@ def _own(case: Case, allowed: SideReading) -> tuple[float, int, bool]:
 def _passed(case: Case, base: Verdict, *, met: bool, alone: bool) -> Verdict:
     hit = next((entry for entry in case.explicit if entry.side == "allowed"), None)
     chance = base.probability or 0.0
-    if hit is not None:
+    if hit is not None and case.allowed is not None:
         sure = max(chance, ALLOWED_HIT)
-        reason = f"on the allowed topic {hit.rule!r}: its keyword {hit.word!r}"
-        found = replace(base, reason=reason, rule=hit.rule, method="keywords", nearest=hit.word)
-        return replace(found, probability=sure, risk=1.0 - sure)
+        score = case.allowed.score(0, [rule.name for rule in case.policy.allowed].index(hit.rule))
+        return replace(
+            base,
+            reason=f"on the allowed topic {hit.rule!r}: its keyword {hit.word!r}",
+            rule=hit.rule,
+            score=score,
+            threshold=score,
+            probability=sure,
+            risk=1.0 - sure,
+            method="keywords",
+            nearest=hit.word,
+            runner_up=runner_up(base.scores, hit.rule),
+        )
     if case.small_talk and case.policy.small_talk:
         sure = 0.5 + 0.5 * max(chance, 0.6)
         found = replace(base, reason_code="SMALL_TALK", reason="small talk", rule=None, method="small_talk")

@@ -78,7 +78,7 @@ class TopicIndex:
             either case the old index stays in place.
         """
         for name, texts in topics.items():
-            if isinstance(texts, str) or not texts or not all(isinstance(text, str) and text.strip() for text in texts):
+            if isinstance(texts, str) or not texts or any(map(_blank, texts)):
                 raise InputError(f"topic {name!r} needs a list of texts, none of them blank")
         flat = [text for texts in topics.values() for text in texts]
         if not flat:
@@ -188,3 +188,7 @@ class TopicIndex:
         if self._embedder is None:
             raise InputError("this index has no encoder: give it one, or use build_vectors and match_vector")
         return self._embedder
+
+
+def _blank(text: object) -> bool:
+    return not isinstance(text, str) or not text.strip()

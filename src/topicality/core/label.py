@@ -20,7 +20,7 @@ TERMS = (3, 12)
 
 _WORDS = 256  # keys a topic keeps when it is pruned, at twice as many
 _LEXICON = 1024  # stems a conversation keeps, likewise
-_RANKED = 200  # of them, the heaviest, are looked at closely
+_RANKED = 160  # of them, the heaviest, are looked at closely
 _SPELLINGS = 8
 _TELLING = 0.85  # the background is small: a word it never has may still be an ordinary one
 _KEEP = 0.18  # a term beyond the least number must score this share of the best one
@@ -217,24 +217,25 @@ def _scores(words: Words, lexicon: Lexicon, everyday: Callable[[str], float]) ->
         parts = _parts(key)
         for part in parts:
             if part not in telling:
-                telling[part] = min(_TELLING, everyday(part)) * lexicon.rarity(part) ** 0.75
+                telling[part] = min(_TELLING, everyday(part)) * lexicon.rarity(part)
         said = log2(1 + entry.weight / 4) * (1 + 0.6 * log2(entry.docs))
         score = said * sum([telling[part] for part in parts]) / len(parts)
         spelling, count = entry.best
         if count >= 4 and spelling[0].isupper():  # a capital inside a sentence: a name
             score *= 1.2
         if entry.once:
-            score *= 0.7
+            score *= 0.8
         elif len(parts) > 1:
             score *= 1.25
         scores[key] = score
     for key in heavy:
         entry = words.entries[key]
         if not entry.once and not is_word(key):
+            share = 0.4 if entry.docs > 1 and not key[-1].isdigit() else 0.6
             for word in _parts(key):
                 inside = words.entries.get(word)
                 # the word stands in the phrase often enough to be shown with it
-                if inside is not None and word in scores and 5 * entry.weight >= 2 * inside.weight:
+                if inside is not None and word in scores and entry.weight >= share * inside.weight:
                     scores[key] = max(scores[key], 1.05 * scores[word])
     return scores
 

@@ -108,10 +108,13 @@ class Landmarks:
         if peak == 0:
             return ()
         scaled = vector / peak
-        scores = np.full(len(self._keys), -2.0)
-        np.maximum.at(scores, self._owner, self._matrix @ (scaled / np.sqrt(scaled @ scaled)))
+        scores = self._matrix @ (scaled / np.sqrt(scaled @ scaled))
+        if len(scores) > len(self._keys):
+            best = np.full(len(self._keys), -2.0)
+            np.maximum.at(best, self._owner, scores)
+            scores = best
         found = []
-        for index in np.argsort(-scores, kind="stable"):
+        for index in np.argsort(-scores, kind="stable").tolist():
             name, kind = self._keys[index]
             if side is None or kind == side:
                 found.append(Heading(name, kind, float(min(1.0, max(-1.0, scores[index])))))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -61,28 +61,37 @@ def objects(text: str) -> Iterator[dict[str, Any]]:
         start = text.find("{", end)
 
 
-def read_judgement(reply: object, policy: Policy) -> Judgement | list[str]:
+def read_judgement(reply: object, policy: Policy, *, quoted: Sequence[Mapping[str, Any]] = ()) -> Judgement | list[str]:
     """The judgement in a reply, or what is wrong with it.
 
     Args:
         reply: text, or an object that is already parsed.
+        quoted: objects that stand in what was judged; a reply that repeats one of them does not judge by it.
     Returns:
-        The first object that satisfies the schema; otherwise the faults of the first object, or of the whole reply.
+        The first object that satisfies the schema, unless a later one contradicts it: a model that quotes a message before
+        it judges says both. Otherwise the faults of the first object, or of the whole reply.
     """
     if isinstance(reply, Mapping):
         return _judgement(reply, policy)
     if not isinstance(reply, str):
         return [f"the reply must be a JSON object, got {type(reply).__name__}"]
     faults: list[str] = []
+    found: list[Judgement] = []
     for candidate in objects(reply):
+        if any(candidate == one for one in quoted):
+            faults.append("an object of the message was repeated; judge the message instead")
+            continue
         answer = _judgement(candidate, policy)
         if isinstance(answer, Judgement):
-            return answer
-        faults = faults or answer
-    return faults or ["the reply has no JSON object"]
+            found.append(answer)
+        else:
+            faults = faults or answer
+    if any((one.kind, one.rule) != (found[0].kind, found[0].rule) for one in found):
+        return ["the reply has several verdicts that contradict each other; give one"]
+    return found[0] if found else faults or ["the reply has no JSON object"]
 
 
-def _infinite(value: float) -> bool:
+def _infinite(value: object) -> bool:
     return isinstance(value, float) and not math.isfinite(value)  # a whole number may be too large to become a float
 
 
@@ -95,6 +104,8 @@ def _judgement(value: Mapping[str, Any], policy: Policy) -> Judgement | list[str
     kind, rule, confidence, reason = value["verdict"], value["rule"], value["confidence"], value.get("reason", "")
     if kind not in ("allowed", "off_topic", "blocked") or not isinstance(kind, str):
         faults.append("verdict must be one of allowed, off_topic, blocked")
+    if kind == "off_topic" and not policy.allowed:
+        faults.append("nothing is off_topic when any topic is allowed")
     if isinstance(confidence, bool) or not isinstance(confidence, int | float) or _infinite(confidence):
         faults.append("confidence must be a number")
     elif not 0 <= confidence <= 1:

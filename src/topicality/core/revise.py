@@ -197,12 +197,16 @@ def reconcile(
         fresh = remade(topic, exchanges, now=now)
         fresh = replace(fresh, secondary=apart(fresh.secondary, fresh.spans))
         changed[name] = noted(fresh, Revision("relabelled", now, batch, target=name), rules)
-    where = [(topic.spans, name) for name, topic in changed.items()]
-    recent = tuple(
-        (sequence, next((name for spans, name in where if holds(spans, sequence)), old))
-        for sequence, old in state.recent
-    )
-    return settled(replace(state, recent=recent, past=None), known, changed, rules)
+    new = apart(batch, joined(*(topic.spans for topic in known.values())))  # never assigned before
+    where = dict(state.recent)
+    where.update((sequence, "") for first, last in new for sequence in range(first, last + 1))
+    homed = [
+        (sequence, next((name for name, topic in changed.items() if holds(topic.spans, sequence)), old))
+        for sequence, old in where.items()
+    ]
+    recent = tuple(sorted(pair for pair in homed if pair[1]))[-rules.window :]
+    fresh_state = replace(state, recent=recent, assigned=state.assigned + size(new), past=None)
+    return settled(fresh_state, known, changed, rules)
 
 
 def _homes(topics: Mapping[str, Topic], found: Sequence[Found], ids: Sequence[str]) -> list[str]:

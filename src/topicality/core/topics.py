@@ -187,10 +187,9 @@ def advance(
     changed: dict[str, Topic] = {}
     if assigned.revised is not None:
         state, changed = _revised(state, assigned.revised, topics, now, rules)
-        topics.update(changed)
     name = state.resolve(assigned.topic)
     home = dict(state.recent).get(assigned.sequence)
-    topic = topics.get(name)
+    topic = changed.get(name) or topics.get(name)
     if topic is not None and holds(topic.spans, assigned.sequence):
         return settled(state, topics, changed, rules)
     if home is not None:
@@ -204,14 +203,14 @@ def advance(
     elif assigned.decision == "new" and name == assigned.topic:
         raise InputError("a new topic was given the id of one that exists; ids are never used twice")
     started, ended = times(exchange)
-    before = topics.get(name)
+    before = changed.get(name) or topics.get(name)
     changed[name] = grown(topic, assigned.sequence, started, ended, now, unsure=assigned.provisional)
     for other in map(state.resolve, assigned.secondary):
         if other == name:
             continue
-        if other not in topics:
+        also = changed.get(other) or topics.get(other)
+        if also is None:
             raise InputError("a secondary topic is not known; hand it in with `earlier`")
-        also = changed.get(other, topics[other])
         changed[other] = replace(also, secondary=added(also.secondary, assigned.sequence), updated_at=now)
     recent = tuple(sorted((*state.recent, (assigned.sequence, name))))[-rules.window :]
     past = Past(assigned.sequence, name, before, started, ended)

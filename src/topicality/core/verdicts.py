@@ -40,7 +40,7 @@ class SideReading:
 
     def nearest(self, piece: int, rule: int) -> str:
         """Text of the rule's member that comes nearest to a piece."""
-        return self.book.rules[rule].texts[self.evidence.nearest[piece, rule]]
+        return self.book.rules[rule].texts[int(self.evidence.nearest[piece, rule])]
 
     def score(self, piece: int, rule: int) -> float:
         """Cosine similarity of a piece to the rule's nearest member, [-1, 1]."""

@@ -14,8 +14,9 @@ import typer
 
 from topicality import __version__
 from topicality.config import Policy
-from topicality.doors import show
-from topicality.errors import CalibrationError, ConfigError, EmbedError, InputError, StoreError, TopicalityError
+from topicality.doors import cli_llm, cli_segment, show
+from topicality.doors.cli_llm import JudgeOption, LlmOption, PromptsOption, UrlOption
+from topicality.errors import ConfigError, EmbedError, InputError, LlmError, StoreError, TopicalityError
 
 app = typer.Typer(
     name="topicality",
@@ -27,6 +28,8 @@ app = typer.Typer(
 )
 measure = typer.Typer(help="Measure quality on labelled data.", no_args_is_help=True)
 app.add_typer(measure, name="eval")
+cli_segment.register(app, measure)
+cli_llm.register(app)
 
 PolicyOption = Annotated[
     str | None,
@@ -65,27 +68,33 @@ def check(
     ] = None,
     role: Annotated[str, typer.Option(help="Who says it: user or assistant.")] = "user",
     encoder: EncoderOption = "minilm",
+    llm: LlmOption = None,
+    llm_url: UrlOption = None,
+    judge: JudgeOption = None,
+    prompts: PromptsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check messages against a policy. Exit code 1 if any is flagged, redirected or blocked."""
-    chosen = _policy(policy, allow, block)
+    chosen = cli_llm.judged_by(_policy(policy, allow, block), judge)
     if role not in ("user", "assistant"):
         raise ConfigError("unknown role", key="--role", got=role, accepted="user, assistant")
     from topicality.layer.guard import Guard
 
-    guard = Guard(chosen, encoder)
+    guard = Guard(chosen, encoder, judge=cli_llm.asker(llm, llm_url, prompts))
     rows = [(text, context or []) for text in texts] if texts else None
-    worst = False
+    worst, asked = False, []
     for batch in [rows] if rows is not None else _batches(_lines(context or [])):
         verdicts = guard.check_many([text for text, _ in batch], [said for _, said in batch], role=role)
         for (text, _), verdict in zip(batch, verdicts, strict=True):
             worst = worst or verdict.action != "allow"
+            asked += [verdict] if verdict.llm is not None else []
             if as_json:
                 _json(verdict.to_dict())
             else:
                 show.verdict(text, verdict)
-    if not as_json and sys.stdout.isatty():
-        show.hints(chosen.hints())
+    if not as_json:
+        cli_llm.cost(asked)
+        show.hints(chosen.hints() if sys.stdout.isatty() else [])
     if worst:
         raise typer.Exit(1)
 
@@ -182,9 +191,13 @@ def eval_guard(
     ],
     data: Annotated[list[Path], typer.Option("--data", "-d", help="Labelled JSONL; may be repeated.")],
     encoder: EncoderOption = "minilm",
+    llm: LlmOption = None,
+    llm_url: UrlOption = None,
+    judge: JudgeOption = None,
+    prompts: PromptsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure a guard: AUROC, balanced accuracy, confusion, calibration error, time a message."""
+    """Measure a guard: AUROC, balanced accuracy, confusion, calibration error, time a message; and what a judge changes."""
     from topicality.layer.evaluate import evaluate_guard, mean_of, read_rows
     from topicality.layer.guard import Guard
 
@@ -195,7 +208,8 @@ def eval_guard(
     reports: dict[str, Any] = {}
     for index, path in enumerate(data):
         rows = read_rows(path)
-        guard = Guard(policy[index if len(policy) > 1 else 0], encoder)
+        chosen = cli_llm.judged_by(Policy.load(policy[index if len(policy) > 1 else 0]), judge)
+        guard = Guard(chosen, encoder, judge=cli_llm.asker(llm, llm_url, prompts))
         with show.progress(path.name, len(rows), quiet=as_json) as advance:
             reports[str(path)] = evaluate_guard(guard, rows, advance)
     found = list(reports.values())
@@ -206,6 +220,9 @@ def eval_guard(
         _json(result)
     else:
         show.guard_figures(reports, mean_of(found))
+        for report in found:
+            if "judge" in report:
+                cli_llm.judge_figures(report)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -217,34 +234,24 @@ def main(arguments: list[str] | None = None) -> int:
         code = app(args=arguments, standalone_mode=False)
         sys.stdout.flush()
         return int(code) if isinstance(code, int) else 0
-    except typer.Exit as stop:
-        return stop.exit_code
     except (KeyboardInterrupt, typer.Abort):
         sys.stderr.write("interrupted\n")
         return 130
-    except BrokenPipeError:
-        return _nobody_reads()
-    except SystemExit as stop:  # what typer and rich make of a broken pipe
-        if isinstance(stop.__context__, BrokenPipeError):
-            return _nobody_reads()
-        raise
-    except (EmbedError, StoreError) as error:
-        return show.failure(error, 3)
-    except CalibrationError as error:
-        return show.failure(error, 2)
+    except (BrokenPipeError, SystemExit) as stop:
+        # The reader (head, less) went away, of which typer and rich make an exit: nobody is left to tell.
+        if isinstance(stop, SystemExit) and not isinstance(stop.__context__, BrokenPipeError):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # keeps the interpreter's last flush quiet
+        return 0
     except TopicalityError as error:
-        return show.failure(error, 2)
+        return show.failure(error, 3 if isinstance(error, EmbedError | LlmError | StoreError) else 2)
     except Exception as error:
+        if isinstance(error, typer.Exit):
+            return error.exit_code
         if type(error).__module__.startswith(("typer", "click")) and hasattr(error, "show"):
             error.show()
             return int(getattr(error, "exit_code", 2))
         raise
-
-
-def _nobody_reads() -> int:
-    """The reader (head, less) went away: nobody is left to tell. Keeps the interpreter's last flush quiet too."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
 
 
 def _policy(policy: str | None, allow: Iterable[str] | None, block: Iterable[str] | None) -> Policy:
@@ -303,21 +310,25 @@ def _is_file(descriptor: int) -> bool:
     return stat.S_ISREG(os.fstat(descriptor).st_mode)
 
 
-def _write(path: Path, policy: Policy) -> None:
+def dumped(path: Path, policy: Policy) -> str:
+    """A policy as text, in the format that a file's name says."""
     values = policy.dump()
     kind = path.suffix.lower()
     if kind == ".json":
-        text = json.dumps(values, ensure_ascii=False, indent=2) + "\n"
-    elif kind in (".yaml", ".yml"):
+        return json.dumps(values, ensure_ascii=False, indent=2) + "\n"
+    if kind in (".yaml", ".yml"):
         import yaml
 
-        text = yaml.safe_dump(values, allow_unicode=True, sort_keys=False)
-    elif kind == ".toml":
+        return str(yaml.safe_dump(values, allow_unicode=True, sort_keys=False))
+    if kind == ".toml":
         import tomlkit
 
-        text = tomlkit.dumps(values)
-    else:
-        raise ConfigError("cannot tell the format", key="--output", got=path.name, accepted=".json, .yaml, .toml")
+        return tomlkit.dumps(values)
+    raise ConfigError("cannot tell the format", key="--output", got=path.name, accepted=".json, .yaml, .toml")
+
+
+def _write(path: Path, policy: Policy) -> None:
+    text = dumped(path, policy)
     try:
         path.write_text(text, "utf-8")
     except OSError as error:

@@ -62,6 +62,8 @@ class CachedEmbedder:
                     self._kept[key] = found[key].copy()  # a row alone: a view would hold the whole batch
                 while len(self._kept) > self._entries:
                     self._kept.popitem(last=False)
+            if len(missing) == len(keys):
+                return fresh
         if not keys:
             return np.zeros((0, self.space.dimension), dtype=np.float32)
         return np.stack([found[key] for key in keys])

@@ -167,7 +167,7 @@ def _batches(order: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
 
 
 def _run(session: Any, pieces: Sequence[Sequence[int]]) -> Array:
-    width = max(len(piece) for piece in pieces)
+    width = max(map(len, pieces))
     ids = np.zeros((len(pieces), width), dtype=np.int64)
     mask = np.zeros_like(ids)
     for row, piece in enumerate(pieces):

@@ -16,6 +16,7 @@ from topicality.core.measure import auroc, balanced_accuracy, calibration_error,
 from topicality.errors import InputError
 from topicality.layer.guard import Guard
 from topicality.layer.reading import Turn, text_of
+from topicality.types import Verdict
 
 LABELS = ("allowed", "off_topic", "blocked")
 
@@ -56,12 +57,14 @@ def evaluate_guard(
         n, auroc_off_topic (risk of not being allowed, all rows), auroc_blocked (None without blocked rows),
         fpr_at_95_tpr (share of the other rows let in when 95 % of the allowed ones are), balanced_accuracy (allowed
         against the rest, by the policy's own thresholds), calibration_error, confusion (label to action), by_source,
-        ms_per_message, encoder. A figure that one label alone cannot give is None.
+        ms_per_message, encoder, llm_calls. A figure that one label alone cannot give is None.
+        With a judge also `judge`: how often it was asked, the rows whose action it changed, and at which cost.
     """
     if not rows:
         raise InputError("there is nothing to measure: the data has no rows")
     guard.warm_up()
     risks, actions, spent = [], [], []
+    asked: list[tuple[int, Verdict]] = []
     for done, row in enumerate(rows, start=1):
         started = time.perf_counter()
         verdict = guard.check(row.text, row.context)
@@ -70,6 +73,8 @@ def evaluate_guard(
             0.0 if verdict.risk is None and verdict.action == "allow" else 1.0 if verdict.risk is None else verdict.risk
         )
         actions.append(verdict.action)
+        if verdict.llm is not None:
+            asked.append((done - 1, verdict))
         if progress is not None:
             progress(done)
     risk = np.array(risks)
@@ -79,7 +84,7 @@ def evaluate_guard(
     against = None
     if blocked.any():
         against = auroc([value or 0.0 for value in guard.blocked_risks([row.text for row in rows])], blocked)
-    return {
+    report = {
         "n": len(rows),
         "auroc_off_topic": _rounded(auroc(risk, ~allowed)),
         "auroc_blocked": _rounded(against),
@@ -94,6 +99,46 @@ def evaluate_guard(
         "by_source": _by_source(rows, actions),
         "ms_per_message": percentiles(spent),
         "encoder": guard.embedder.space.name,
+        "llm_calls": sum(verdict.llm_calls for _, verdict in asked),
+    }
+    if guard.judge is not None:
+        report["judge"] = judge_effect(guard, rows, asked)
+    return report
+
+
+def judge_effect(guard: Guard, rows: Sequence[LabelledRow], asked: Sequence[tuple[int, Verdict]]) -> dict[str, Any]:
+    """What a judge changed, against the same guard without one.
+
+    Args:
+        asked: the verdicts for which it was asked, with the row's index.
+    Returns:
+        asked, failed (no usable answer), changed (another action), better and worse (right where the local verdict was wrong,
+        and the other way round; right is to allow the allowed rows and no others), calls, input_tokens, output_tokens,
+        seconds, outcomes, and `rows`: those that were changed.
+    """
+    alone = Guard(guard.policy, guard.embedder)
+    changed: list[dict[str, Any]] = []
+    for index, verdict in asked:
+        row = rows[index]
+        before = alone.check(row.text, row.context).action
+        if before != verdict.action:
+            was, now = ((action == "allow") == (row.label == "allowed") for action in (before, verdict.action))
+            effect = "better" if now and not was else "worse" if was and not now else "same"
+            told = {"row": index + 1, "text": row.text, "label": row.label, "before": before, "after": verdict.action}
+            changed.append({**told, "effect": effect, "reason": verdict.reason})
+    uses = [verdict.llm for _, verdict in asked if verdict.llm is not None]
+    return {
+        "asked": len(asked),
+        "failed": sum(use.outcome not in ("ok", "repaired") for use in uses),
+        "changed": len(changed),
+        "better": sum(row["effect"] == "better" for row in changed),
+        "worse": sum(row["effect"] == "worse" for row in changed),
+        "calls": sum(use.calls for use in uses),
+        "input_tokens": sum(use.input_tokens for use in uses),
+        "output_tokens": sum(use.output_tokens for use in uses),
+        "seconds": round(sum(use.seconds for use in uses), 3),
+        "outcomes": dict(sorted(Counter(use.outcome for use in uses).items())),
+        "rows": changed,
     }
 
 

@@ -16,9 +16,10 @@ from topicality.core.guard import allowed_logit, blocked_risk, decide
 from topicality.core.keywords import KeywordIndex
 from topicality.core.verdicts import Case, by_keywords, on_error
 from topicality.embed import load
-from topicality.errors import EmbedError, InputError, LlmError, OffTopicError
+from topicality.errors import EmbedError, InputError, OffTopicError
 from topicality.layer.judge import READS, Judge, as_judge, judged, wants_judge
 from topicality.layer.reading import Read, Reader, Reading, Turn
+from topicality.llm.asking import Asker, AskError
 from topicality.ports import Embedder, Llm
 from topicality.types import SEVERITY, Direction, Status, Verdict
 from topicality.vectors import Array, unit
@@ -36,7 +37,8 @@ class Guard:
     Args:
         policy: a `Policy`, a path or a preset's name.
         embedder: an encoder, or a name for `load_embedder`; the bundled one by default.
-        judge: a language model for borderline messages: an `Llm`, or any callable `(system, user) -> reply`.
+        judge: a language model for borderline messages: an `Llm`, any callable `(system, user) -> reply`, or an `Asker`
+            with budgets and prompts of your own.
         judge_timeout: seconds after which the judge's answer is no longer waited for.
     Raises:
         ConfigError: the policy or the encoder's name cannot be used.
@@ -47,7 +49,7 @@ class Guard:
         policy: Policy | str | Path,
         embedder: str | Embedder | Callable[[list[str]], ArrayLike] = "minilm",
         *,
-        judge: Llm | Callable[[str, str], Any] | None = None,
+        judge: Llm | Callable[[str, str], Any] | Asker | None = None,
         judge_timeout: float = 5.0,
     ) -> None:
         self.policy = policy if isinstance(policy, Policy) else Policy.load(policy)
@@ -57,7 +59,13 @@ class Guard:
         self._reader = Reader(self.policy, self.embedder)
 
     def check(
-        self, text: str, context: Sequence[Turn] = (), *, role: str = "user", vector: ArrayLike | None = None
+        self,
+        text: str,
+        context: Sequence[Turn] = (),
+        *,
+        role: str = "user",
+        vector: ArrayLike | None = None,
+        conversation: str = "",
     ) -> Verdict:
         """The verdict on one message.
 
@@ -68,13 +76,14 @@ class Guard:
                 chat.
             role: who says it: "assistant" is output, any other role is input.
             vector: the message's embedding, shape (D,), if the caller has it; the message is then not embedded again.
+            conversation: whose budget a judge's calls count against; changes nothing else.
         Raises:
             InputError: `text` is not a string, or the context or the vector is malformed.
             SpaceMismatchError: `vector` has another dimension than the encoder's.
         Cost: one encoder call for what it has not seen lately, plus about 0.2 ms.
         """
         vectors = None if vector is None else unit(vector)[None]
-        return self.check_many([text], [context], role=role, vectors=vectors)[0]
+        return self.check_many([text], [context], role=role, vectors=vectors, conversation=conversation)[0]
 
     def check_many(
         self,
@@ -83,6 +92,7 @@ class Guard:
         *,
         role: str = "user",
         vectors: ArrayLike | None = None,
+        conversation: str = "",
     ) -> list[Verdict]:
         """Verdicts on many messages, embedded in one batch; the same as one by one. See `check`."""
         if isinstance(texts, str):
@@ -103,7 +113,7 @@ class Guard:
                 reads[index] = read
             else:
                 verdicts[index] = replace(_EMPTY, notes=read.notes)
-        verdicts.update(self._decide(reads, given))
+        verdicts.update(self._decide(reads, given, conversation))
         return [verdicts[index] for index in range(len(texts))]
 
     def require(self, text: str, context: Sequence[Turn] = (), *, role: str = "user", strict: bool = False) -> Verdict:
@@ -182,7 +192,7 @@ class Guard:
 
     # The tiers: embeddings, then the judge where the policy wants it, then keywords, then the policy's on_error.
 
-    def _decide(self, reads: dict[int, Read], given: Array | None) -> dict[int, Verdict]:
+    def _decide(self, reads: dict[int, Read], given: Array | None, conversation: str) -> dict[int, Verdict]:
         covered = [index for index, read in reads.items() if read.language is None]
         failure = ""
         readings: dict[int, Reading] = {}
@@ -194,16 +204,17 @@ class Guard:
             except EmbedError as error:
                 _log.warning("the encoder failed, going on with the next tier: %s", error)
                 failure = str(error)
-        return {index: self._finish(read, readings.get(index), failure) for index, read in reads.items()}
+        return {
+            index: self._asked(read, conversation, *self._local(read, readings.get(index), failure))
+            for index, read in reads.items()
+        }
 
-    def _finish(self, read: Read, reading: Reading | None, failure: str) -> Verdict:
+    def _local(self, read: Read, reading: Reading | None, failure: str) -> tuple[Verdict, bool]:
+        """The verdict of the local tiers, and whether the policy wants a judge to look at it."""
         if reading is None:
             status: Status = "degraded" if read.language is None else "uncovered"
             why = failure if read.language is None else f"the encoder does not cover {read.language}"
-            verdict = self._by_words(read, status, why)
-            return (
-                verdict if self.judge is None or self.policy.judge == "never" else self._ask(self.judge, read, verdict)
-            )
+            return self._by_words(read, status, why), self.policy.judge != "never"
         rules = self._reader.rules
         verdict = decide(
             Case(
@@ -219,9 +230,7 @@ class Guard:
         )
         if read.notes or rules.notes:
             verdict = replace(verdict, notes=(*verdict.notes, *read.notes, *rules.notes))
-        if self.judge is not None and wants_judge(self.policy, verdict):
-            return self._ask(self.judge, read, verdict)
-        return verdict
+        return verdict, wants_judge(self.policy, verdict)
 
     def _by_words(self, read: Read, status: Status, why: str) -> Verdict:
         verdict = by_keywords(self.policy, self._keywords.match(read.text), read.small_talk)
@@ -236,15 +245,19 @@ class Guard:
             return Verdict(self.policy.on_uncovered, "LANGUAGE_NOT_COVERED", reason, status=status, notes=notes)
         return replace(on_error(self.policy, why), notes=notes)
 
-    def _ask(self, judge: Judge, read: Read, local: Verdict) -> Verdict:
+    def _asked(self, read: Read, conversation: str, local: Verdict, wanted: bool) -> Verdict:
+        if self.judge is None or not wanted:
+            return local
         try:
-            verdict = judged(self.policy, judge.ask(self.policy, read.text, read.context), local)
-        except LlmError as error:
-            _log.warning("the judge failed, the local verdict stands: %s", error)
+            answer, use = self.judge.ask(self.policy, read.text, read.context, conversation)
+        except AskError as error:
+            _log.warning("the judge failed, the local verdict stands: %s", error.use.outcome)
             status: Status = "degraded" if local.status == "checked" else local.status
-            return replace(local, status=status, notes=(*local.notes, f"the judge failed: {error}"))
+            note = f"the judge failed: {error}"
+            return replace(local, status=status, notes=(*local.notes, note), llm=error.use)
+        verdict = judged(self.policy, answer, local, use)
         if len(read.text) > READS and SEVERITY[verdict.action] < SEVERITY[local.action]:
             # It cannot speak for what it has not seen.
             note = f"the judge read only the first {READS:,} characters, so its milder verdict does not count"
-            return replace(local, notes=(*local.notes, note))
+            return replace(local, notes=(*local.notes, note), llm=use)
         return verdict

@@ -12,11 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from topicality.config import FittedSide, Policy
-from topicality.core.background import Background
 from topicality.core.calibrate import Fit
 from topicality.core.followup import Fusion, context_features, fused
 from topicality.core.rules import compiled, flattened, texts_of
-from topicality.core.score import Evidence, RuleBook, Weights, stand
+from topicality.core.score import Evidence, Panel, RuleBook
 from topicality.core.text import content_stems, fold, is_long, is_small_talk, language, pieces
 from topicality.core.verdicts import SideReading
 from topicality.embed import load_background, load_weights
@@ -73,8 +72,7 @@ class _Rules:
     policy: Policy  # without its fit, if that was made for another encoder
     allowed: RuleBook | None
     blocked: RuleBook | None
-    background: Background | None
-    weights: Weights
+    panel: Panel | None  # both, scored together; None without rules
     fusion: Fusion
     fits: Mapping[str, Fit]
     notes: tuple[str, ...]
@@ -195,12 +193,15 @@ class Reader:
             policy = policy.unfitted()
         allowed = [entry for entry in entries if entry.side == "allowed"]
         blocked = [entry for entry in entries if entry.side == "blocked"]
-        return _Rules(
-            policy,
+        books = (
             compiled(allowed, vectors[:split], background, weights, space),
             compiled(blocked, vectors[split:], background, weights, space),
-            background,
-            weights,
+        )
+        present = [book for book in books if book is not None]
+        return _Rules(
+            policy,
+            *books,
+            Panel(present) if present else None,
             fusion,
             _fits(policy, space.dimension),
             notes,
@@ -216,9 +217,9 @@ class Reader:
         fits: Mapping[str, Fit],
     ) -> list[Reading]:
         stems = [content_stems(text) for text in said] if self.policy.scoring == "calibrated" else None
-        standing = None if rules.background is None else stand(matrix, rules.background, rules.weights)
-        allowed = rules.allowed.score(matrix, stems, standing) if rules.allowed else None
-        blocked = rules.blocked.score(matrix, stems, standing) if rules.blocked else None
+        scored = iter(rules.panel.score(matrix, stems) if rules.panel else ())
+        allowed = next(scored) if rules.allowed else None
+        blocked = next(scored) if rules.blocked else None
         found = []
         for number, read in enumerate(reads):
             start, end = starts[number], (starts[number + 1] if number + 1 < len(reads) else len(said))

@@ -74,13 +74,13 @@ class StreamGuard:
         start = first = 0  # of what is still held, as a character and as a word
         # A word is known to be complete when something follows it.
         while first + self._window <= len(spans) and spans[first + self._window - 1][1] < len(self._held):
-            self._check(start, spans[first + self._window - 1][1])
-            if self.stopped:
-                break
+            if not self._passes(start, spans[first + self._window - 1][1]):
+                self._drop(len(self._held), released=start)
+                return "".join(shown)
             first += self._step
             shown.append(self._held[start : spans[first][0]])
             start = spans[first][0]
-        self._drop(len(self._held) if self.stopped else start, released=start)
+        self._drop(start, released=start)
         return "".join(shown)
 
     def finish(self) -> str:
@@ -90,10 +90,10 @@ class StreamGuard:
             return ""
         self._done = True
         rest = self._held
-        if rest.strip():
-            self._check(0, len(rest))
-        self._drop(len(rest), released=0 if self.stopped else len(rest))
-        return "" if self.stopped else rest
+        if rest.strip() and not self._passes(0, len(rest)):
+            rest = ""
+        self._drop(len(self._held), released=len(rest))
+        return rest
 
     def filter(self, chunks: Iterable[str]) -> Iterator[str]:
         """The pieces of a reply that may be shown, then the policy's reply text if it was cut off and there is one."""
@@ -109,7 +109,7 @@ class StreamGuard:
         if self.stopped and self.verdict is not None and self.verdict.reply:
             yield self.verdict.reply
 
-    def _check(self, start: int, end: int) -> None:
+    def _passes(self, start: int, end: int) -> bool:
         """Check a part of what is held; the gravest verdict stays, with its window in the whole reply."""
         verdict = self._guard.check(self._held[start:end], self._context, role="assistant")
         if self.verdict is None or SEVERITY[verdict.action] >= SEVERITY[self.verdict.action]:
@@ -117,6 +117,7 @@ class StreamGuard:
             if window is not None:
                 window = replace(window, start=window.start + offset, end=window.end + offset)
             self.verdict = replace(verdict, window=window)
+        return SEVERITY[verdict.action] <= 1
 
     def _drop(self, count: int, *, released: int) -> None:
         self._held = self._held[count:]

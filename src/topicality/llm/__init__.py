@@ -1,6 +1,8 @@
 """Language models, where they help: asked with a time limit and a budget, never trusted, never in the way."""
 
-from topicality.llm.adapters import CallableLlm, OpenAILlm, load_llm
-from topicality.llm.asking import Asker, Budget, Counters, Role
+from topicality.llm.adapters import CallableLlm, load_llm
+from topicality.llm.asking import Asker, AskError, Role
+from topicality.llm.budget import Budget, Counters
+from topicality.llm.endpoint import OpenAILlm
 
-__all__ = ["Asker", "Budget", "CallableLlm", "Counters", "OpenAILlm", "Role", "load_llm"]
+__all__ = ["AskError", "Asker", "Budget", "CallableLlm", "Counters", "OpenAILlm", "Role", "load_llm"]

@@ -6,19 +6,30 @@ import json
 import logging
 import threading
 import time
-from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from importlib.resources import files
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from topicality.errors import ConfigError, LlmError
+from topicality.core.packet import quoted
+from topicality.errors import LlmError
+from topicality.llm.budget import Budget, Counters, Purse
+from topicality.llm.prompts import read_prompts
 from topicality.ports import Llm
-from topicality.types import LlmUse
+from topicality.types import LlmReply, LlmUse
 
 T = TypeVar("T")
 _log = logging.getLogger("topicality.llm")
+_FAULTS = 20
+_LATE = "no reply"
+
+
+class AskError(LlmError):
+    """A question brought no usable answer; `use` says what it cost all the same."""
+
+    def __init__(self, message: str, use: LlmUse) -> None:
+        self.use = use
+        super().__init__(message)
 
 
 @dataclass(frozen=True)
@@ -26,8 +37,9 @@ class Role(Generic[T]):
     """What a model is asked to be.
 
     Attributes:
-        name: "judge", "labeller" or "selector"; names the prompt file, counters and logs.
-        schema: JSON schema of the reply. read: the value in a reply's text, or the list of its faults.
+        name: "judge", "labeller", "selector" or "expander"; names the prompt file, counters and logs.
+        schema: JSON schema of the reply. read: the value in a reply's text, or the list of its faults. A fault is shown to
+            the model and may stand in a note or a log: it has nothing of the conversation in it.
     """
 
     name: str
@@ -35,50 +47,16 @@ class Role(Generic[T]):
     read: Callable[[str], T | list[str]]
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """How much may be asked; None is no limit.
-
-    Attributes:
-        calls_per_minute: of all conversations. calls_per_conversation: of one conversation, ever.
-        tokens_per_minute: prompt and reply together, counted when the server tells them.
-    """
-
-    calls_per_minute: int | None = 120
-    calls_per_conversation: int | None = None
-    tokens_per_minute: int | None = None
-
-
-@dataclass
-class Counters:
-    """What was asked so far, by role: calls, tokens, seconds, and how it ended ("ok", "repaired", "refused", …)."""
-
-    calls: Counter[str] = field(default_factory=Counter)
-    input_tokens: Counter[str] = field(default_factory=Counter)
-    output_tokens: Counter[str] = field(default_factory=Counter)
-    seconds: Counter[str] = field(default_factory=Counter)
-    outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values by role."""
-        return {
-            role: {
-                "calls": self.calls[role],
-                "input_tokens": self.input_tokens[role],
-                "output_tokens": self.output_tokens[role],
-                "seconds": round(float(self.seconds[role]), 3),
-                "outcomes": {outcome: count for (who, outcome), count in sorted(self.outcomes.items()) if who == role},
-            }
-            for role in sorted(set(self.calls) | {who for who, _ in self.outcomes})
-        }
-
-
 class Asker:
     """Asks a model in any role, within budgets and time limits. One serves many threads.
 
     Args:
-        llm: the model. budget: how much may be asked. prompts: a folder whose `ROLE.txt` replaces the shipped prompt.
+        llm: the model. budget: how much may be asked.
+        prompts: a folder whose `ROLE.txt` replaces the shipped prompt of that role; read now.
+        log_text: whether questions and replies, which hold text of conversations, are logged (level DEBUG).
         clock: seconds that only grow; for tests.
+    Raises:
+        ConfigError: the folder, or a prompt in it, cannot be used.
     """
 
     def __init__(
@@ -86,17 +64,21 @@ class Asker:
         llm: Llm,
         budget: Budget | None = None,
         *,
-        prompts: Path | None = None,
+        prompts: str | Path | None = None,
+        log_text: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.llm = llm
         self.counters = Counters()
-        self._budget = budget or Budget()
-        self._prompts = prompts
+        self._purse = Purse(budget or Budget())
+        self._prompts = read_prompts(prompts)
+        self._log_text = log_text
         self._clock = clock
-        self._lock = threading.Lock()
-        self._recent: deque[tuple[float, int]] = deque()
-        self._conversations: OrderedDict[str, int] = OrderedDict()
+
+    @property
+    def model(self) -> str:
+        """The model's name, for logs."""
+        return str(getattr(self.llm, "model", type(self.llm).__name__))
 
     def ask(
         self, role: Role[T], question: Mapping[str, Any], *, timeout: float, conversation: str = ""
@@ -106,111 +88,152 @@ class Asker:
         The caller waits `timeout` seconds at the most, whatever the model does.
 
         Args:
-            question: data for the model, sent as JSON. conversation: whose budget it counts against.
+            question: data for the model, sent as JSON with nothing in it that could end a string, a tag or a turn.
+            conversation: whose budget it counts against.
         Returns:
             The valid value, and what it cost.
         Raises:
-            LlmError: over budget, no usable reply in time, or the model failed.
+            AskError: over budget, no usable reply in time, or the model failed. The message has nothing of the reply.
         """
-        prompt = self._prompt(role.name)
-        use = _Use()
-        started = self._clock()
-        box: list[T | LlmError] = []
+        asked = _Asked(role.name, self._clock(), timeout, conversation)
 
-        def work() -> None:
+        def work() -> T:
+            faults: list[str] = []
+            for attempt in range(2):
+                data = {**question, "your_last_reply_was_refused_because": faults} if faults else question
+                answer = role.read(self._call(asked, as_data(data), role.schema).text)
+                if not isinstance(answer, list):
+                    asked.outcome = "repaired" if attempt else "ok"
+                    return answer
+                faults = [str(fault) for fault in answer][:_FAULTS]
+            asked.outcome = "refused"
+            raise LlmError("unusable reply twice: " + "; ".join(faults)[:400])
+
+        return self._in_time(asked, work)
+
+    def once(
+        self, role: str, user: str, schema: Mapping[str, Any], *, timeout: float, conversation: str = ""
+    ) -> tuple[LlmReply, LlmUse]:
+        """Ask without reading the reply, for a caller that holds it against its own rules. See `ask`.
+
+        Args:
+            role: whose prompt is sent. user: the data, as JSON.
+        """
+        asked = _Asked(role, self._clock(), timeout, conversation)
+
+        def work() -> LlmReply:
+            reply = self._call(asked, user, schema)
+            asked.outcome = "ok"
+            return reply
+
+        return self._in_time(asked, work)
+
+    def _in_time(self, asked: _Asked, work: Callable[[], T]) -> tuple[T, LlmUse]:
+        """Run in a daemon thread and stop waiting in time: a hanging model must not hold up a reply."""
+        if self._purse.paused(asked.started):
+            asked.outcome = "paused"
+            raise self._failure(asked, "the model failed several times in a row and is left alone for a while")
+        box: list[T] = []
+        failed: list[str] = []
+        lock = threading.Lock()
+        state = {"back": False, "given up": False}
+
+        def run() -> None:
             try:
-                box.append(self._twice(role, prompt, question, timeout, conversation, use))
+                box.append(work())
             except LlmError as error:
-                box.append(error)
-            except Exception as error:  # noqa: BLE001 - an adapter of the host's may raise anything; told on below
-                box.append(LlmError(f"the model raised {type(error).__name__}"))
+                failed.append(str(error))
+            except Exception as error:  # noqa: BLE001 - an adapter or a reader of the host's may raise anything
+                failed.append(f"the model raised {type(error).__name__}")
+            with lock:
+                state["back"] = True
+                if state["given up"]:
+                    self._purse.hang(-1)
 
-        thread = threading.Thread(target=work, name=f"topicality-{role.name}", daemon=True)
+        thread = threading.Thread(target=run, name=f"topicality-{asked.role}", daemon=True)
         thread.start()
-        thread.join(timeout)
-        answer = box[0] if box else LlmError(f"no reply within {timeout:g} s")
-        spent = self._clock() - started
-        outcome = use.outcome if not isinstance(answer, LlmError) else ("timeout" if not box else use.outcome or "failed")
-        self._count(role.name, use, spent, outcome)
-        if isinstance(answer, LlmError):
-            raise answer
-        return answer, LlmUse(role.name, use.calls, use.input_tokens, use.output_tokens, spent, outcome)
+        thread.join(asked.timeout)
+        with lock:
+            back = state["back"]
+            if not back:
+                state["given up"] = True
+                self._purse.hang(1)
+        if back and box:
+            self._purse.ended(self._clock(), failed=False)
+            return box[0], self._ended(asked)
+        late = not back or failed[0].startswith(_LATE)
+        asked.outcome = "timeout" if late else asked.outcome or "failed"
+        if asked.outcome != "over budget":
+            self._purse.ended(self._clock(), failed=asked.outcome in ("timeout", "failed"))
+        raise self._failure(asked, f"{_LATE} within {asked.timeout:g} s" if late else failed[0])
 
-    def _twice(
-        self, role: Role[T], prompt: str, question: Mapping[str, Any], timeout: float, conversation: str, use: _Use
-    ) -> T:
-        faults: list[str] = []
-        for attempt in range(2):
-            self._afford(conversation, use)
-            data = {**question, "your_last_reply_was_refused_because": faults} if faults else dict(question)
-            use.calls += 1
-            reply = self.llm.ask(prompt, json.dumps(data, ensure_ascii=False), role.schema, timeout=timeout)
-            use.input_tokens += reply.input_tokens
-            use.output_tokens += reply.output_tokens
-            self._spend(reply.input_tokens + reply.output_tokens)
-            answer = role.read(reply.text)
-            if not isinstance(answer, list):
-                use.outcome = "repaired" if attempt else "ok"
-                return answer
-            faults = [str(fault) for fault in answer][:20]
-        use.outcome = "refused"
-        raise LlmError("unusable reply twice: " + "; ".join(faults)[:400])
+    def _call(self, asked: _Asked, user: str, schema: Mapping[str, Any]) -> LlmReply:
+        """One call, if there is time and budget left; what it costs is counted even when nobody waits for it any more."""
+        left = asked.deadline - self._clock()
+        if left <= 0:
+            raise LlmError(_LATE)
+        if not self._purse.take(asked.conversation, self._clock()):
+            asked.outcome = "over budget"
+            raise LlmError("the budget for language models is used up")
+        asked.calls += 1
+        self.counters.add(asked.role, calls=1)
+        if self._log_text:
+            _log.debug("%s is asked: %s", asked.role, user)
+        reply: object = self.llm.ask(self._prompts[asked.role], user, schema, timeout=left)
+        if not isinstance(reply, LlmReply) or not isinstance(reply.text, str):
+            raise LlmError(f"an Llm must return an LlmReply with text, got {type(reply).__name__}")
+        if self._log_text:
+            _log.debug("%s replies: %s", asked.role, reply.text)
+        tokens = (reply.input_tokens, reply.output_tokens)
+        asked.tokens = (asked.tokens[0] + tokens[0], asked.tokens[1] + tokens[1])
+        self.counters.add(asked.role, tokens=tokens)
+        self._purse.spend(sum(tokens) or _estimate(self._prompts[asked.role], user, reply.text), self._clock())
+        return reply
 
-    def _afford(self, conversation: str, use: _Use) -> None:
-        budget, now = self._budget, self._clock()
-        with self._lock:
-            while self._recent and now - self._recent[0][0] > 60.0:
-                self._recent.popleft()
-            calls = sum(1 for _, tokens in self._recent if tokens == 0)
-            tokens = sum(tokens for _, tokens in self._recent)
-            used = self._conversations.get(conversation, 0)
-            over = (
-                _over(calls, budget.calls_per_minute)
-                or _over(tokens, budget.tokens_per_minute)
-                or (bool(conversation) and _over(used, budget.calls_per_conversation))
-            )
-            if over:
-                use.outcome = "over budget"
-                raise LlmError("the budget for language model calls is used up; the local answer stands")
-            self._recent.append((now, 0))
-            if conversation:
-                self._conversations[conversation] = used + 1
-                self._conversations.move_to_end(conversation)
-                while len(self._conversations) > 10_000:
-                    self._conversations.popitem(last=False)
+    def _ended(self, asked: _Asked) -> LlmUse:
+        seconds = self._clock() - asked.started
+        use = LlmUse(asked.role, asked.calls, *asked.tokens, seconds, asked.outcome)
+        self.counters.ended(asked.role, asked.outcome, seconds)
+        _log.info(
+            "%s: %s, %d calls, %d + %d tokens, %.2f s", use.role, use.outcome, use.calls, *asked.tokens, use.seconds
+        )
+        return use
 
-    def _spend(self, tokens: int) -> None:
-        if tokens:
-            with self._lock:
-                self._recent.append((self._clock(), tokens))
-
-    def _count(self, role: str, use: _Use, seconds: float, outcome: str) -> None:
-        with self._lock:
-            self.counters.calls[role] += use.calls
-            self.counters.input_tokens[role] += use.input_tokens
-            self.counters.output_tokens[role] += use.output_tokens
-            self.counters.seconds[role] += seconds  # type: ignore[assignment]  # a counter of seconds, not of events
-            self.counters.outcomes[role, outcome] += 1
-        _log.info("%s: %s, %d calls, %d + %d tokens", role, outcome, use.calls, use.input_tokens, use.output_tokens)
-
-    def _prompt(self, role: str) -> str:
-        if self._prompts is not None:
-            path = self._prompts / f"{role}.txt"
-            if path.is_file():
-                try:
-                    return path.read_text("utf-8")
-                except (OSError, UnicodeDecodeError) as error:
-                    raise ConfigError(f"{path}: the prompt cannot be read ({error})") from error
-        return files("topicality").joinpath("llm", "prompts", f"{role}.txt").read_text("utf-8")
+    def _failure(self, asked: _Asked, why: str) -> AskError:
+        return AskError(why, self._ended(asked))
 
 
 @dataclass
-class _Use:
-    calls: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
+class _Asked:
+    """One question while it is being asked."""
+
+    role: str
+    started: float
+    timeout: float
+    conversation: str
     outcome: str = ""
+    calls: int = 0
+    tokens: tuple[int, int] = (0, 0)
+
+    @property
+    def deadline(self) -> float:
+        return self.started + self.timeout
 
 
-def _over(value: int, limit: int | None) -> bool:
-    return limit is not None and value >= limit
+def as_data(value: object) -> str:
+    """A value as JSON on one line, in which no text can end a string, a tag, a line or a turn of a chat template.
+
+    Raises:
+        TypeError: the value is none that JSON has. ValueError: it has a number that is not finite.
+    """
+    if isinstance(value, str):
+        return quoted(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{quoted(str(key))}: {as_data(entry)}" for key, entry in value.items()) + "}"
+    if isinstance(value, Sequence):
+        return "[" + ", ".join(as_data(entry) for entry in value) + "]"
+    return json.dumps(value, allow_nan=False)
+
+
+def _estimate(*texts: str) -> int:
+    return sum(len(text.encode("utf-8", "replace")) for text in texts) // 3

@@ -139,14 +139,15 @@ class EmbedderContract:
         assert np.isclose(np.linalg.norm(whole), 1.0, atol=1e-3)
 
     def test_nothing_of_a_long_text_is_cut(self, embedder: Embedder) -> None:
-        """What stands at the end, or in the middle, still moves the vector."""
-        text = self.long_text()
-        words = text.split(" ")
-        other = "violin concerto opera symphony orchestra quartet sonata flute"
-        before = embedder.embed([text])[0]
-        for place in (0, len(words) // 2, len(words)):
-            changed = " ".join([*words[:place], other, *words[place:]])
-            assert float(embedder.embed([changed])[0] @ before) < 0.99999
+        """Other words, wherever they stand, move the vector. As many as before, so that the windows stay where they are."""
+        words = self.long_text().split(" ")
+        other = "music book table house garden light".split()
+        step = max(len(words) // 20, 1)
+        places = [*range(0, len(words) - len(other), step), len(words) - len(other)]
+        changed = [" ".join([*words[:place], *other, *words[place + len(other) :]]) for place in places]
+        before = embedder.embed([" ".join(words)])[0]
+        for place, text in zip(places, changed, strict=True):
+            assert np.abs(embedder.embed([text])[0] - before).max() > 1e-6, f"words {place} to {place + len(other)}"
 
     def test_long_and_short_texts_in_one_call_keep_their_places(self, embedder: Embedder) -> None:
         texts = ["hello", self.long_text(), "something else", self.long_text()[:-200], "good bye"]

@@ -68,7 +68,6 @@ class Crowd:
     """The last `REACH` messages, their threads, and for each speaker the last message and partner. Bounded."""
 
     def __init__(self) -> None:
-        self.count = 0
         self.items: list[Said] = []  # oldest first
         self.last: dict[str, int] = {}  # speaker -> index of the last message; the least recent first
         self.messages: dict[str, int] = {}
@@ -76,19 +75,17 @@ class Crowd:
         self.to_speaker: dict[str, int] = {}  # speaker -> index of the last message that addressed them
         self.threads: dict[int, Thread] = {}
 
-    def read(self, text: str, speaker: str, vector: Array, at: float | None) -> Said:
+    def read(self, index: int, text: str, speaker: str, vector: Array, at: float | None) -> Said:
         """A message as the crowd understands it; changes nothing.
 
         Args:
-            speaker: in lower case; "" for a notice of the system. at: seconds.
+            index: position in the conversation. speaker: in lower case; "" for a notice of the system. at: seconds.
         """
         cues, words = read_cues(text, "")
         addressed, named = mentions(text, self.last)
         named = [name for name in named if name != speaker]
         minutes = None if at is None else at / 60.0
-        return Said(
-            self.count, speaker, None if addressed == speaker else addressed, named, minutes, vector, words, cues
-        )
+        return Said(index, speaker, None if addressed == speaker else addressed, named, minutes, vector, words, cues)
 
     def place(self, said: Said, head: Net, bias: float = 0.0) -> tuple[int, int, float]:
         """Link a message, and record it.
@@ -139,7 +136,6 @@ class Crowd:
         self.messages[speaker] = self.messages.get(speaker, 0) + 1
         if len(self.last) > _SPEAKERS:
             self._forget(next(iter(self.last)))
-        self.count += 1
         return said.thread
 
     def _forget(self, speaker: str) -> None:
@@ -194,7 +190,8 @@ class Crowd:
                 away, log(away), log1p(minutes), timed is None or item.at is None, other == speaker,
                 index == own_last, own_since, addressed is not None and addressed == other, other in named,
                 theirs is not None and theirs == speaker, speaker in item.named, index == addressed_last,
-                not named.isdisjoint(item.named), partner is not None and other == partner, index == partner_last, index == to_speaker, theirs is not None, theirs is not None and theirs != speaker,
+                not named.isdisjoint(item.named), partner is not None and other == partner, index == partner_last,
+                index == to_speaker, theirs is not None, theirs is not None and theirs != speaker,
                 addressed is not None and addressed != other, index in replied, item.cues.question,
                 item.cues.log_words, away == 1, log1p(self.messages.get(other, 0)), item.thread == own_thread,
                 item.thread == addressed_thread, log1p(thread.size), thread.latest == index, speaker in thread.people,

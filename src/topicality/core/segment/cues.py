@@ -27,9 +27,7 @@ _PRONOUNS = frozenset(
     "it its it's that that's this they them they're he she his her him those these one ones there then so".split()
 )
 _WH = frozenset("what what's whats where where's when why who who's which how how's whose".split())
-_AUXILIARIES = frozenset(
-    "do does did is are am was were can could will would should have has may might shall".split()
-)
+_AUXILIARIES = frozenset("do does did is are am was were can could will would should have has may might shall".split())
 _ANAPHORS = frozenset(
     "and but so or because then it it's its that that's this they they're he she he's she's those these which also".split()
 )

@@ -52,6 +52,14 @@ class Decision:
         """Plain values for JSON, in the order of the attributes."""
         return asdict(self)
 
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Decision:
+        """Read what `to_dict` gave, also after a way through JSON."""
+        known = dict(values)
+        known["runners_up"] = tuple(Candidate(**each) for each in known["runners_up"])
+        known["previous"] = tuple(cls.from_dict(each) for each in known["previous"])
+        return cls(**known)
+
 
 @dataclass(frozen=True, slots=True)
 class Segment:

@@ -87,7 +87,9 @@ def cut_by_program(vectors: Array, granularity: str = "balanced") -> list[int]:
     return sorted(starts)[1:]
 
 
-def cut_meeting(vectors: Array, lengths: Sequence[int], *, words: int = 120, width: int = 4, deep: float = 1.5) -> list[int]:
+def cut_meeting(
+    vectors: Array, lengths: Sequence[int], *, words: int = 120, width: int = 4, deep: float = 1.5
+) -> list[int]:
     """Where a long meeting of several people turns, from the valleys between blocks of about `words` words.
 
     Only valleys deeper than the mean by `deep` standard deviations, and at least 20 messages apart, count. Measured on

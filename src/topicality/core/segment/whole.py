@@ -17,8 +17,7 @@ _WIDTHS = (1, 2, 3, 4, 6)  # messages on each side that are compared as blocks
 _DEEP = (2, 3, 4)
 _WORD_SPAN = 4
 _SECOND_NEXT = tuple(
-    Cues._fields.index(name)
-    for name in ("log_words", "question", "asking", "thanks", "closing", "only_assent", "user")
+    Cues._fields.index(name) for name in ("log_words", "question", "asking", "thanks", "closing", "only_assent", "user")
 )
 TWO_SIDED = (
     *(f"block{width}" for width in _WIDTHS),
@@ -67,7 +66,7 @@ def block_cosines(vectors: Array, widths: Sequence[int]) -> dict[int, Array]:
     count = len(vectors)
     total = np.concatenate([np.zeros((1, vectors.shape[1])), np.cumsum(vectors, axis=0, dtype=np.float64)])
     at = np.arange(count)
-    found = {}
+    found: dict[int, Array] = {}
     for width in widths:
         left = (total[at] - total[np.maximum(0, at - width)]).astype(np.float32)
         right = (total[np.minimum(count, at + width)] - total[at]).astype(np.float32)

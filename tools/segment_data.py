@@ -1,0 +1,183 @@
+"""Dialogues to learn segmentation from: gold ones, and such as are made by joining dialogues of one topic each.
+
+Used by tools/train_segment.py. All of it is read from a data directory outside the repository; nothing is kept.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+DOMAINS = (
+    "Events", "Flights", "Homes", "Hotels", "Media", "Movies", "Music", "RentalCars", "Restaurants", "RideSharing",
+    "Services_1", "Services_2", "Services_3", "Travel", "Weather",
+)  # fmt: skip
+Vectors = Callable[[Sequence[str]], np.ndarray]
+
+
+@dataclass
+class Dialogue:
+    texts: list[str]
+    roles: list[str]
+    marks: list[int]  # 1 where a segment starts
+    topics: list[int] = field(default_factory=list)  # only where returns are known
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
+
+
+def gold(folder: Path, name: str) -> list[Dialogue]:
+    return [
+        Dialogue([t["text"] for t in row["turns"]], [t["role"] for t in row["turns"]], list(row["boundaries"]))
+        for row in lines(folder / "segment" / f"{name}.jsonl")
+    ]
+
+
+def tasks(folder: Path, domains: Sequence[str]) -> list[Dialogue]:
+    """The longest known beginning of every task dialogue: one service each, the user first, turn by turn."""
+    best: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for domain in domains:
+        for row in lines(folder / "guard" / f"sgd_train__{domain}.jsonl"):
+            if row["label"] != "allowed":
+                continue
+            said = [(t["text"], "user" if t["role"] == "user" else "agent") for t in row.get("context") or []]
+            said.append((row["text"], "user"))
+            key = (domain, said[0][0])
+            if len(said) > len(best.get(key, [])):
+                best[key] = said
+    return [
+        Dialogue([text for text, _ in said], [role for _, role in said], [0] * len(said))
+        for said in best.values()
+        if len(said) >= 3
+    ]
+
+
+def spliced(
+    pool: list[Dialogue],
+    count: int,
+    seed: int,
+    *,
+    lengths: tuple[int, int] = (2, 9),
+    segments: tuple[int, int] = (3, 7),
+    inner: bool = False,
+    even: float = 0.95,
+    starts: float = 0.6,
+) -> list[Dialogue]:
+    """Pieces of different dialogues, one after the other.
+
+    even: share of pieces that begin with a user's turn and end with a reply. starts: share that begin where their dialogue
+    begins. inner: keep the boundaries inside the pieces as well.
+    """
+    rng = np.random.default_rng(seed)
+    made = []
+    for _ in range(count):
+        texts: list[str] = []
+        roles: list[str] = []
+        marks: list[int] = []
+        used: set[int] = set()
+        for _piece in range(int(rng.integers(*segments))):
+            for _try in range(20):
+                chosen = int(rng.integers(len(pool)))
+                if chosen not in used:
+                    break
+            used.add(chosen)
+            source = pool[chosen]
+            size = len(source.texts)
+            length = int(min(size, rng.integers(lengths[0], lengths[1] + 1)))
+            first = 0 if rng.random() < starts else int(rng.integers(0, size - length + 1))
+            last = min(size, first + length)
+            if rng.random() < even:
+                while first > 0 and source.roles[first] != "user":
+                    first -= 1
+                last = min(size, first + length)
+                while last > first + 2 and source.roles[last - 1] == "user":
+                    last -= 1
+            texts += source.texts[first:last]
+            roles += source.roles[first:last]
+            marks += [1, *(source.marks[first + 1 : last] if inner else [0] * (last - first - 1))]
+        marks[0] = 0
+        made.append(Dialogue(texts, roles, marks))
+    return made
+
+
+def by_parity(dialogues: list[Dialogue]) -> list[Dialogue]:
+    """Roles by turns, right or wrong, as corpora without roles have them."""
+    return [
+        replace(each, roles=["user" if place % 2 == 0 else "agent" for place in range(len(each.texts))])
+        for each in dialogues
+    ]
+
+
+def task_splices(pool: list[Dialogue], count: int, seed: int) -> list[Dialogue]:
+    return spliced(pool, count, seed) + by_parity(spliced(pool, count // 2, seed + 1, even=0.9, starts=0.5))
+
+
+def with_returns(
+    pool: list[Dialogue], count: int, seed: int, *, pieces: tuple[int, int] = (3, 6), longest: int = 24
+) -> list[Dialogue]:
+    """Three to five dialogues of one topic each; one to three are broken off at a user's turn and taken up again later."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for _ in range(count):
+        number = int(rng.integers(*pieces))
+        picked = rng.choice(len(pool), number, replace=False)
+        want = int(rng.integers(1, 4))
+        parts: list[list[tuple[int, int, int]]] = []
+        for chosen in picked:
+            size = min(len(pool[chosen].texts), longest)
+            places = [place for place in range(3, size - 1) if pool[chosen].roles[place] == "user"]
+            if places and want > 0:
+                cut = int(rng.choice(places))
+                want -= 1
+                parts.append([(int(chosen), 0, cut), (int(chosen), cut, size)])
+            else:
+                parts.append([(int(chosen), 0, size)])
+        order: list[tuple[int, tuple[int, int, int]]] = []
+        later = []
+        for topic in rng.permutation(number):
+            order.append((int(topic), parts[topic][0]))
+            later += [(int(topic), part) for part in parts[topic][1:]]
+        for topic, part in later:
+            at = next(place for place, (other, _) in enumerate(order) if other == topic)
+            spots = list(range(at + 2, len(order) + 1))
+            if not spots:  # its opening is the last one: move the opening to the front
+                order.insert(0, order.pop(at))
+                spots = list(range(2, len(order) + 1))
+            order.insert(int(rng.choice(spots)), (topic, part))
+        made.append(_laid_out(pool, order))
+    return made
+
+
+def _laid_out(pool: list[Dialogue], order: list[tuple[int, tuple[int, int, int]]]) -> Dialogue:
+    whole = Dialogue([], [], [])
+    for topic, (source, first, last) in order:
+        new = not whole.topics or whole.topics[-1] != topic
+        whole.texts += pool[source].texts[first:last]
+        whole.roles += pool[source].roles[first:last]
+        whole.marks += [int(new)] + [0] * (last - first - 1)
+        whole.topics += [topic] * (last - first)
+    whole.marks[0] = 0
+    return whole
+
+
+def clusters(dialogues: list[Dialogue], vectors: Vectors, folds: int, groups: int = 60) -> np.ndarray:
+    """A fold for each dialogue; dialogues about the same documents (near duplicates) share one."""
+    from sklearn.cluster import KMeans
+
+    means = np.stack([vectors(each.texts).mean(axis=0) for each in dialogues])
+    means /= np.linalg.norm(means, axis=1, keepdims=True)
+    group = KMeans(groups, random_state=0, n_init=3).fit_predict(means)
+    fold = np.zeros(len(dialogues), int)
+    load = np.zeros(folds)
+    for number, size in Counter(group.tolist()).most_common():
+        lightest = int(load.argmin())
+        load[lightest] += size
+        fold[group == number] = lightest
+    return fold
