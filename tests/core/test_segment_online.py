@@ -107,7 +107,7 @@ def test_an_acknowledgement_inherits(text: str) -> None:
 
 
 def test_a_tool_exchange_stays_with_its_call_also_when_the_call_is_revised_or_the_result_is_late() -> None:
-    messages, vectors = embed(FIRST + SECOND[:1])
+    messages, vectors = embed(FIRST + SECOND)
     segmenter = Segmenter(HEADS)
     run(segmenter, messages, vectors)
     call = segmenter.receive(Message("assistant", "timer(minutes=9)", calls=("t1",)))
@@ -174,8 +174,8 @@ def test_new_and_return_start_a_segment_and_name_topics_that_exist() -> None:
         _, final = run(Segmenter(HEADS), messages, vectors)
         known: set[int] = set()
         for decision in final:
-            assert decision.boundary or decision.index == 0 or decision.kind == "continue"
-            assert (decision.topic in known) == (decision.kind != "new") or decision.index == 0 or not known
+            assert decision.boundary or decision.kind == "continue" or decision.topic == 0
+            assert (decision.topic in known) == (decision.kind != "new") or decision.topic == 0
             known.add(decision.topic)
             assert 0.0 <= decision.score <= 1.0
 

@@ -115,7 +115,9 @@ def test_eval_segment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert report["dialogues"] == 1
     assert report["score"] > 0.5
     assert report["topic_one_to_one"] is None
-    assert main(["eval", "segment", "--data", str(path), "--data", str(path), "--json"]) == 0
+    other = tmp_path / "e.jsonl"
+    other.write_text(path.read_text())
+    assert main(["eval", "segment", "--data", str(path), "--data", str(other), "--json"]) == 0
     both = json.loads(capsys.readouterr().out)
     assert both["dialogues"] == 2
     assert both["mode"] == "online"

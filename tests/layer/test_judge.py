@@ -16,6 +16,7 @@ from topicality import ConfigError, EmbedError, Guard, LlmError, Policy, Verdict
 from topicality.embed import load
 from topicality.layer.judge import as_judge
 from topicality.types import LlmReply
+from topicality.types import LlmReply
 from topicality.vectors import Array
 
 MINILM = load("minilm")
@@ -159,7 +160,7 @@ def test_where_only_the_judge_could_answer_the_status_says_degraded_not_unavaila
 
 
 def test_without_encoder_and_judge_the_keywords_answer_and_then_the_policy() -> None:
-    guard = Guard(Policy(**RULES), Down(), judge=Judge(RuntimeError("no")))
+    guard = Guard(Policy(**RULES), Down(), judge=Judge(RuntimeError("no model")))
     by_word, by_policy = guard.check("I have a billing question"), guard.check("quantum physics")
     assert (by_word.action, by_word.method, by_word.status) == ("allow", "keywords", "degraded")
     assert (by_policy.action, by_policy.reason_code, by_policy.status) == ("block", "ERROR", "unavailable")

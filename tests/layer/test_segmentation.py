@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from topicality.embed import load
+from topicality.config import Policy
+from topicality.embed import CachedEmbedder, load
 from topicality.errors import ConfigError, EmbedError, InputError, SpaceMismatchError
 from topicality.layer.evaluate_segment import evaluate_dialogues, mean_of_segmentations, read_dialogues
 from topicality.layer.segmentation import TopicSegmenter, labels_of
@@ -142,10 +143,8 @@ def test_labels_say_what_a_topic_is_about() -> None:
 
 
 def test_a_watcher_tells_verdict_drift_and_topic_from_one_embedding() -> None:
-    from topicality.config import Policy
-
     encoder = Counting()
-    watcher = Watcher(Policy(allowed=["flights and bookings"]), encoder)
+    watcher = Watcher(Policy(allowed=["flights and bookings"]), CachedEmbedder(encoder))
     turns = [watcher.receive(message) for message in TALK]
     assert turns[0].verdict is not None
     assert turns[0].drift is not None

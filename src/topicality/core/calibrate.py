@@ -7,7 +7,6 @@ of its sum with the score. Thresholds are then set on scores that the head did n
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Literal
@@ -106,11 +105,9 @@ def _held_out(
     for fold in range(_FOLDS):
         inside, outside = folds != fold, folds == fold
         head = _head(logits[inside], vectors[inside], positive[inside], strength)
-        bend: Callable[[NDArray[np.bool_]], Floats] = lambda rows, h=head: (  # type: ignore[misc]  # noqa: E731
-            logits[rows] if h is None else logits[rows] + vectors[rows] @ h
-        )
-        slope, offset = _platt(bend(inside), positive[inside])
-        guess[outside] = slope * bend(outside) + offset
+        summed = logits if head is None else logits + vectors @ head
+        slope, offset = _platt(summed[inside], positive[inside])
+        guess[outside] = slope * summed[outside] + offset
     return guess
 
 

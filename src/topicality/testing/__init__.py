@@ -12,6 +12,6 @@ pytest.register_assert_rewrite(
 
 from topicality.testing.embedder import EmbedderContract, WordEmbedder  # noqa: E402  # after the line above
 from topicality.testing.shared import SharedStoreContract  # noqa: E402  # after the line that explains its assertions
-from topicality.testing.store import StoreContract  # noqa: E402
+from topicality.testing.store import StoreContract  # noqa: E402  # the same
 
 __all__ = ["EmbedderContract", "SharedStoreContract", "StoreContract", "WordEmbedder"]

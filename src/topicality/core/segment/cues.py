@@ -137,7 +137,7 @@ def read_cues(text: str, role: str = "user") -> tuple[Cues, Words]:
     auxiliary = first in _AUXILIARIES and second != ""
     assent = first in _ASSENTS
     digits = sum(1 for word in words if _DIGIT.search(word)) if _DIGIT.search(low) else 0
-    cues = Cues(
+    values = (
         log1p(count),
         log1p(len(content)),
         asks,
@@ -163,7 +163,7 @@ def read_cues(text: str, role: str = "user") -> tuple[Cues, Words]:
         log1p(len(_SENTENCE_END.findall(low))),
         _ROLES.get(role, 0.5),
     )
-    return cues, content
+    return Cues(*map(float, values)), content
 
 
 def overlap(left: Words, right: Words) -> float:
