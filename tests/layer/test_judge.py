@@ -16,7 +16,6 @@ from topicality import ConfigError, EmbedError, Guard, LlmError, Policy, Verdict
 from topicality.embed import load
 from topicality.layer.judge import as_judge
 from topicality.types import LlmReply
-from topicality.types import LlmReply
 from topicality.vectors import Array
 
 MINILM = load("minilm")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from topicality.core.verdicts import Case, SideReading, reply_for, runner_up, strongest
+from topicality.core.verdicts import Case, SideReading, by_keywords, reply_for, runner_up, strongest
 from topicality.types import RuleScore, Verdict
 
 
@@ -15,6 +15,9 @@ def decide_by_cosine(case: Case) -> Verdict:
     first; a threshold is met at >=; every member counts, not a centroid.
     """
     scores = case.scores()
+    worded = by_keywords(case.policy, case.explicit, small_talk=False)
+    if worded is not None and worded.action != "allow":
+        return replace(worded, scores=scores)
     if case.blocked is not None:
         piece, index = strongest(case.blocked.evidence.best - case.cuts("blocked"))
         found = _verdict(case, case.blocked, scores, (piece, index), float(case.cuts("blocked")[index]))
@@ -35,6 +38,8 @@ def decide_by_cosine(case: Case) -> Verdict:
     found = _verdict(case, case.allowed, scores, (0, index), float(case.cuts("allowed")[index]))
     if found.score is not None and found.threshold is not None and found.score >= found.threshold:
         return found
+    if worded is not None:
+        return replace(worded, scores=scores)
     if case.small_talk and case.policy.small_talk:
         return replace(found, reason_code="SMALL_TALK", reason="small talk", rule=None, method="small_talk")
     action = case.policy.off_topic_action

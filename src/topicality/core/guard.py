@@ -45,14 +45,16 @@ def decide(case: Case) -> Verdict:
     logit, cut = float(case.blocked.evidence.logits[piece, index]), float(case.cuts("blocked")[index])
     risk = _risk(logit, rival)
     hit = next((entry for entry in case.explicit if entry.side == "blocked"), None)
-    if hit is not None or (logit >= cut and logit > (needed or -math.inf)):
-        return _blocked(case, scores, (piece, index), max(cut, needed or cut), risk, hit)
     verdict = _allowed(case, scores)
+    either = 1.0 - (1.0 - (verdict.risk or 0.0)) * (1.0 - 0.5 * risk)
+    if hit is not None or (logit >= cut and logit > (needed or -math.inf)):
+        worst = max(either, 1.0 - 0.5 * (1.0 - risk))
+        return _blocked(case, scores, (piece, index), max(cut, needed or cut), worst, hit)
     notes = verdict.notes
     if logit >= cut:
         name = case.policy.blocked[index].name
         notes = (*notes, f"near the blocked rule {name!r}, but the allowed rules outweigh it")
-    return replace(verdict, risk=1.0 - (1.0 - (verdict.risk or 0.0)) * (1.0 - 0.5 * risk), notes=notes)
+    return replace(verdict, risk=either, notes=notes)
 
 
 def _contest(case: Case, blocked: SideReading) -> tuple[int, int, float, float]:
@@ -113,7 +115,7 @@ def _blocked(
         score,
         threshold_for(score, margin, float(reading.evidence.slope[piece, index]), met=True),
         max(probability(logit), BLOCKED_HIT if hit else 0.0),
-        1.0 - 0.5 * (1.0 - risk),
+        risk,
         method="keywords" if hit else "embedding",
         nearest=nearest,
         runner_up=runner_up(scores, rule.name),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +20,7 @@ from topicality.types import Space
 from topicality.vectors import Array, unit
 
 _DATA = files("topicality").joinpath("embed", "data")
-_loaded: dict[Space, Background] = {}
+_loaded: WeakKeyDictionary[Embedder, Background] = WeakKeyDictionary()
 _lock = threading.Lock()
 
 
@@ -45,17 +47,27 @@ def read_corpus() -> Corpus:
 
 
 def load_background(embedder: Embedder) -> Background:
-    """The background in the encoder's space; made once for each space and kept for the life of the process.
+    """The background in the encoder's space; made once for each encoder and kept as long as it lives.
 
     Raises:
         EmbedError: the encoder failed.
     Cost: 20 ms for the bundled encoder; one call with about 4,500 short texts for another one.
     """
-    space = embedder.space
     with _lock:
-        if space not in _loaded:
-            _loaded[space] = _shipped(space) or _embedded(embedder)
-        return _loaded[space]
+        # Kept by encoder and not by space: two callables may bear the same name.
+        known = _kept(embedder)
+        if known is None:
+            known = _shipped(embedder.space) or _embedded(embedder)
+            with suppress(TypeError):  # an encoder that cannot be referred to weakly is read against afresh
+                _loaded[embedder] = known
+        return known
+
+
+def _kept(embedder: Embedder) -> Background | None:
+    try:
+        return _loaded.get(embedder)
+    except TypeError:
+        return None
 
 
 def load_weights() -> tuple[Weights, Fusion]:

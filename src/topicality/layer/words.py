@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from importlib.resources import files
 
-from topicality.core.text import sections, words
+from topicality.core.text import fold, sections, words
 
 
 @lru_cache(maxsize=1)
@@ -20,6 +20,7 @@ def small_talk() -> tuple[frozenset[tuple[str, ...]], int]:
 def function_words() -> dict[str, frozenset[str]]:
     """Words that only one language uses often, by ISO 639-1 code; a word of two languages counts for neither."""
     text = files("topicality").joinpath("presets", "function_words.txt").read_text("utf-8")
-    lists = {code: set(" ".join(lines).split()) for code, lines in sections(text.splitlines()).items()}
+    # Folded, as messages are.
+    lists = {code: set(words(fold(" ".join(lines)).text)) for code, lines in sections(text.splitlines()).items()}
     english = lists["en"]
     return {code: frozenset(known if code == "en" else known - english) for code, known in lists.items()}

@@ -16,6 +16,7 @@ from topicality.types import Message, Space
 from topicality.vectors import Array, unit
 
 _IDS = 10_000  # ids remembered, to tell duplicates
+_CHUNK = 1024  # messages whose vectors are checked at a time
 _SILENT_ROLES = frozenset({"tool", "function", "system"})
 
 
@@ -133,10 +134,12 @@ def checked_matrix(vectors: ArrayLike | None, messages: Sequence[Message], space
         raise InputError(f"one vector for each of {len(messages)} messages is needed, got shape {given.shape}")
     if given.shape[1] != space.dimension:
         raise SpaceMismatchError(space, f"dimension {given.shape[1]}")
-    rows[spoken] = unit(given[spoken])
-    empty = np.flatnonzero(~rows[spoken].any(axis=1))
-    if len(empty):
-        raise InputError(f"the vector of message {spoken[int(empty[0])]} is all zeros: it has no direction")
+    for start in range(0, len(spoken), _CHUNK):
+        part = spoken[start : start + _CHUNK]
+        rows[part] = unit(given[part])
+    for index in spoken:
+        if not rows[index].any():
+            raise InputError(f"the vector of message {index} is all zeros: it has no direction")
     return rows
 
 

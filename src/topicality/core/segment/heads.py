@@ -42,6 +42,7 @@ class Net:
         )
         if self.hidden.shape != (len(self.mean), self.out.size) or self.out_bias.shape != self.out.shape[:1]:
             raise InputError(f"a head's weights do not fit together: {self.hidden.shape} and {self.out.shape}")
+        self._share = np.full(len(self.out), 1.0 / len(self.out), np.float32)
         # As one product: entry (b * H + h, b) is out[b, h], everything else is zero.
         self._last = np.zeros((self.out.size, len(self.out)), np.float32)
         for bag, weights in enumerate(self.out):
@@ -67,7 +68,7 @@ class Net:
         np.exp(logits, out=logits)
         logits += 1.0
         np.reciprocal(logits, out=logits)
-        means: Array = logits.mean(axis=1)
+        means: Array = logits @ self._share
         return means
 
     def one(self, row: list[float]) -> float:

@@ -303,8 +303,9 @@ class Topics:
         if not others:
             return []
         current = view.table[view.current].tolist()
-        scale = 1.0 / (float(view.blend.std()) + 0.05)
-        mean, centroid, topics = float(view.blend.mean()), float(view.table[:, 2].mean()), log(len(view.slots))
+        count = len(view.slots)
+        mean, centroid, topics = float(view.blend.sum()) / count, float(view.table[:, 2].sum()) / count, log(count)
+        scale = 1.0 / (sqrt(max(float(view.blend @ view.blend) / count - mean * mean, 0.0)) + 0.05)
         first = float(view.blend[others[0]])
         second = float(view.blend[others[1]]) if len(others) > 1 else 0.0
         rows = []
@@ -339,11 +340,17 @@ class Topics:
         current = table[view.current].tolist()
         other = table[view.others[0]].tolist() if len(view.others) else [0.0] * 5
         switch = [*current, *other, other[0] - current[0], other[2] - current[2], other[4] - current[4]]
-        rows = []
+        if not candidates:
+            return switch, []
         blend = blended(table)[view.others]
-        for place in range(candidates):
-            own = table[view.others[place]].tolist()
-            rest = float(np.delete(blend, place).max()) if len(blend) > 1 else 0.0
+        top = int(blend.argmax())
+        best = float(blend[top])
+        blend[top] = -np.inf
+        second = float(blend.max()) if len(blend) > 1 else 0.0
+        blend[top] = best
+        rows = []
+        for place, own in enumerate(table[view.others[:candidates]].tolist()):
+            rest = second if place == top else best
             gains = [mine - held for mine, held in zip(own, current, strict=True)]
             rows.append([*own, *gains, float(blend[place]) - rest])
         return switch, rows

@@ -16,6 +16,7 @@ from topicality.vectors import Array
 _WIDTHS = (1, 2, 3, 4, 6)  # messages on each side that are compared as blocks
 _DEEP = (2, 3, 4)
 _WORD_SPAN = 4
+_CHUNK = 512  # messages whose vectors fit a cache
 _SECOND_NEXT = tuple(
     Cues._fields.index(name) for name in ("log_words", "question", "asking", "thanks", "closing", "only_assent", "user")
 )
@@ -62,16 +63,37 @@ def two_sided(rows: Sequence[Row], vectors: Array, sums: list[float]) -> Array:
 
 
 def block_cosines(vectors: Array, widths: Sequence[int]) -> dict[int, Array]:
-    """Cosine of the mean of `width` vectors before each gap and after it; 0 for the first. Shape (N,) for each width."""
+    """Cosine of the sum of `width` vectors before each gap with that of those after it; 0 for the first.
+
+    The sums themselves are never made: their products are sums of products of near neighbours.
+
+    Returns:
+        Shape (N,), float32, for each width.
+    Cost: O(N * D * largest width).
+    """
     count = len(vectors)
-    total = np.concatenate([np.zeros((1, vectors.shape[1])), np.cumsum(vectors, axis=0, dtype=np.float64)])
-    at = np.arange(count)
+    reach = max(widths)
+    # products[k, i] is the product of message i with the one k before it; zeros beyond both ends
+    products = np.zeros((2 * reach, count + 2 * reach))
+    for start in range(0, count, _CHUNK):
+        end = min(count, start + _CHUNK)
+        for lag in range(2 * reach):
+            first = max(start, lag)
+            if first < end:
+                near = np.einsum("ij,ij->i", vectors[first:end], vectors[first - lag : end - lag])
+                products[lag, reach + first : reach + end] = near
+    at = reach + np.arange(count)
     found: dict[int, Array] = {}
     for width in widths:
-        left = (total[at] - total[np.maximum(0, at - width)]).astype(np.float32)
-        right = (total[np.minimum(count, at + width)] - total[at]).astype(np.float32)
-        lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
-        cosines: Array = (np.einsum("ij,ij->i", left, right) / (lengths + 1e-6)).astype(np.float32)
+        left, right, across = np.zeros(count), np.zeros(count), np.zeros(count)
+        for one in range(width):
+            for other in range(width):
+                lag = abs(one - other)
+                left += products[lag, at - 1 - min(one, other)]
+                right += products[lag, at + max(one, other)]
+                across += products[1 + one + other, at + other]
+        lengths = np.sqrt(np.maximum(left, 0.0) * np.maximum(right, 0.0))
+        cosines: Array = (across / (lengths + 1e-6)).astype(np.float32)
         cosines[:1] = 0.0
         found[width] = cosines
     return found
