@@ -238,7 +238,7 @@ def topic_rows(
             following = rows[index + 1] if index + 1 < len(rows) else None
             found = evidence(topics, row, index)
             wide, narrow = rows_for_heads(topics, found, features[index].tolist(), following, ahead=ahead)
-            slots = [int(found.view.slots[other]) for other in found.view.others[: len(narrow)]]
+            slots = found.view.others[: len(narrow)].tolist()
             leaves.append(int(mostly(topics.current) != told[index]))
             switch.append(wide)
             if leaves[-1]:

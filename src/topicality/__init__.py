@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from topicality.embed import CachedEmbedder as CachedEmbedder
     from topicality.embed import CallableEmbedder as CallableEmbedder
     from topicality.embed import OpenAIEmbedder as OpenAIEmbedder
-    from topicality.embed import load as load_embedder  # noqa: F401 - public under this name
+    from topicality.embed import load as _load
     from topicality.errors import CalibrationError as CalibrationError
     from topicality.errors import ConfigError as ConfigError
     from topicality.errors import EmbedError as EmbedError
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from topicality.types import Window as Window
     from topicality.vectors import similarity as similarity
     from topicality.vectors import unit as unit
+
+    load_embedder = _load
 
 __version__ = "0.1.0"
 

@@ -145,6 +145,15 @@ def test_statuses_follow_the_exchanges_of_other_topics() -> None:
     assert (host.status("a"), host.spans("a")) == ("open", ((1, 2), (7, 7)))
 
 
+def test_an_assignment_is_sure_when_the_next_exchange_has_come() -> None:
+    host = Host()
+    host.take(Assigned(1, "a", "new", provisional=True))
+    host.take(Assigned(2, "b", "new", provisional=True))
+    assert (host.status("a"), host.status("b")) == ("open", "provisional")
+    assert host.topics["a"].unsure == frozenset()
+    assert host.topics["b"].unsure == {2}
+
+
 def test_sequence_numbers_of_failed_exchanges_do_not_finalize_a_topic() -> None:
     """System D: completed 1-5 and 9, failed 6-8: 1-5 was finalized with one later exchange. Ours differs on purpose."""
     host = Host()

@@ -83,7 +83,7 @@ def assign(
         return Assignment("new", None, ())
     scores = heads.returning[moment](np.array(returns, np.float32)).tolist()
     order = sorted(range(len(scores)), key=lambda place: -scores[place])
-    slots = [int(found.view.slots[found.view.others[place]]) for place in order]
+    slots = [int(found.view.others[place]) for place in order]
     candidates = tuple(
         Candidate(int(topics.number[slot]), round(scores[place], 6)) for slot, place in zip(slots, order, strict=True)
     )

@@ -18,6 +18,7 @@ from topicality.vectors import Array
 
 PROTOTYPES = 6
 CANDIDATES = 4  # earlier topics that are looked at closely for a return
+_PLACES = np.arange(PROTOTYPES)
 _CLOSE = 12  # beyond this many topics, only the likeliest have their prototypes compared
 
 _TABLE = ("best", "best_two", "centroid", "opening", "words")
@@ -73,13 +74,11 @@ class View(NamedTuple):
     """A message against the live topics.
 
     Attributes:
-        slots: shape (M,). table: shape (M, 5): best, mean of the two best, centroid and opening cosine, word overlap.
-        current: row of the current topic. others: rows of the others, likeliest first. blend: one number a topic.
+        table: shape (M, 5), a row for each slot: best, mean of the two best, centroid and opening cosine, word overlap.
+        others: slots of the topics that are not the current one, likeliest first. blend: shape (M,), for ranking.
     """
 
-    slots: NDArray[np.intp]
     table: Array
-    current: int
     others: NDArray[np.intp]
     blend: Array
 
@@ -104,11 +103,11 @@ class Topics:
         self.words: dict[str, dict[int, int]] = {}  # word -> slot -> messages
         self.own: list[dict[str, int]] = [{} for _ in range(limit)]
         self.current = -1
-        self.top = 0  # places ever used: those beyond are free
+        self.top = 0  # places in use: those below are live, those from here on free
         self.next_number = 0
 
     def __len__(self) -> int:
-        return int((self.number[: self.top] >= 0).sum())
+        return self.top
 
     def place(self, slot: int | None, vector: Array, cues: Cues, words: Words, index: int) -> Placed:
         """Put a message into a topic, or (None) into a new one, which becomes the current one.
@@ -170,44 +169,40 @@ class Topics:
 
     def look(self, vector: Array, words: Words) -> View:
         """How a message sits with every live topic. There must be a current topic. Cost: O(live topics * D)."""
-        slots, table, current = self._table(vector, words)
+        table = self._table(vector, words)
         blend = blended(table)
-        ranked = blend.copy()
-        ranked[current] = -9.0
-        others = np.argsort(-ranked, kind="stable")[: len(slots) - 1]
-        return View(slots, table, current, others, blend)
+        ranked = -blend
+        ranked[self.current] = np.inf
+        others = np.argsort(ranked, kind="stable")[:-1]
+        return View(table, others, blend)
 
-    def _table(self, vector: Array, words: Words) -> tuple[NDArray[np.intp], Array, int]:
-        top = self.top
-        slots = np.flatnonzero(self.number[:top] >= 0)
-        count = len(slots)
-        centroid = ((self.total[:top] @ vector) / self.norm[:top])[slots]
+    def _table(self, vector: Array, words: Words) -> Array:
+        count = self.top
+        centroid = (self.total[:count] @ vector) / self.norm[:count]
         table = np.empty((count, 5), np.float32)
         table[:, 2] = centroid
-        table[:, 4] = self._word_overlap(words, count)[slots]
-        current = int(np.searchsorted(slots, self.current))
+        table[:, 4] = overlaps = self._word_overlaps(words)
         if count > _CLOSE:
-            likely = centroid + 0.4 * table[:, 4]
-            close = np.argpartition(-likely, _CLOSE)[:_CLOSE]
-            if current not in close:
-                close[-1] = current
-            table[:, (0, 1, 3)] = (centroid * 0.9)[:, None]
+            close = np.argpartition(-0.4 * overlaps - centroid, _CLOSE)[:_CLOSE]
+            if not (close == self.current).any():
+                close[-1] = self.current
+            table[:, 0] = table[:, 1] = table[:, 3] = 0.9 * centroid
         else:
             close = np.arange(count)
-        chosen = slots[close]
-        cosines = self.prototypes[chosen] @ vector
+        cosines = self.prototypes[close] @ vector
         opening = cosines[:, 0].copy()
-        cosines[np.arange(PROTOTYPES) >= self.filled[chosen][:, None]] = -1.0
+        cosines[self.filled[close][:, None] <= _PLACES] = -1.0
         cosines.sort(axis=1)
         best, second = cosines[:, -1], cosines[:, -2]
         table[close, 0] = best
         table[close, 1] = np.where(second > -1.0, (best + second) / 2, best)
         table[close, 3] = opening
-        return slots, table, current
+        return table
 
-    def _word_overlap(self, words: Words, count: int) -> Array:
-        """Share of a message's words that a topic has used, rare words counting more: [0, 1), shape (top,)."""
-        found = [0] * self.top  # millionths: sums of whole numbers do not depend on the order of a set
+    def _word_overlaps(self, words: Words) -> Array:
+        """Share of a message's words that each topic has used, rare words counting more: [0, 1), shape (top,)."""
+        count = self.top
+        found: dict[int, int] = {}  # millionths: sums of whole numbers do not depend on the order of a set
         total = 500_000
         unknown = int(1e6 * log1p(count))
         for word in words:
@@ -216,17 +211,18 @@ class Topics:
                 weight = int(1e6 * log(1.0 + count / (1.0 + len(at))))
                 total += weight
                 for slot in at:
-                    found[slot] += weight
+                    found[slot] = found.get(slot, 0) + weight
             else:
                 total += unknown
-        shares: Array = (np.array(found, np.float64) / total).astype(np.float32)
+        shares = np.zeros(count, np.float32)
+        if found:
+            shares[list(found)] = [weight / total for weight in found.values()]
         return shares
 
     def _open(self) -> tuple[int, Slot | None]:
         evicted = None
-        free = np.flatnonzero(self.number < 0)
-        if len(free):
-            slot = int(free[0])
+        if self.top < self.limit:
+            slot = self.top
         else:
             order = np.argsort(self.last, kind="stable")
             slot = int(order[0] if order[0] != self.current else order[1])
@@ -277,11 +273,11 @@ class Topics:
 
     def switch_features(self, view: View, index: int) -> list[float]:
         """How a message sits with the current topic against the best other one (`SWITCH`)."""
-        current = view.table[view.current].tolist()
+        current = view.table[self.current].tolist()
         if len(view.others):
             first = int(view.others[0])
             other = view.table[first].tolist()
-            age = log1p(index - int(self.last[view.slots[first]]))
+            age = log1p(index - int(self.last[first]))
             blend = float(view.blend[first])
         else:
             other, age, blend = [0.0] * 5, 0.0, 0.0
@@ -291,10 +287,10 @@ class Topics:
             other[0] - current[0],
             other[2] - current[2],
             other[4] - current[4],
-            log(len(view.slots)),
+            log(self.top),
             log1p(int(self.size[self.current])),
             age,
-            blend - float(view.blend[view.current]),
+            blend - float(view.blend[self.current]),
         ]
 
     def return_features(self, view: View, index: int) -> list[list[float]]:
@@ -302,15 +298,15 @@ class Topics:
         others = view.others[: CANDIDATES + 1].tolist()
         if not others:
             return []
-        current = view.table[view.current].tolist()
-        count = len(view.slots)
+        current = view.table[self.current].tolist()
+        count = self.top
         mean, centroid, topics = float(view.blend.sum()) / count, float(view.table[:, 2].sum()) / count, log(count)
         scale = 1.0 / (sqrt(max(float(view.blend @ view.blend) / count - mean * mean, 0.0)) + 0.05)
         first = float(view.blend[others[0]])
         second = float(view.blend[others[1]]) if len(others) > 1 else 0.0
         rows = []
-        for place, row in enumerate(others[:CANDIDATES]):
-            slot, own, blend = int(view.slots[row]), view.table[row].tolist(), float(view.blend[row])
+        for place, slot in enumerate(others[:CANDIDATES]):
+            own, blend = view.table[slot].tolist(), float(view.blend[slot])
             rest = first if place else second
             rows.append(
                 [
@@ -336,8 +332,8 @@ class Topics:
         """What the next message adds: `SWITCH_NEXT`, and a row of `RETURN_NEXT` for each candidate; zeros at the end."""
         if following is None:
             return [0.0] * len(SWITCH_NEXT), [[0.0] * len(RETURN_NEXT) for _ in range(candidates)]
-        _, table, _ = self._table(*following)
-        current = table[view.current].tolist()
+        table = self._table(*following)
+        current = table[self.current].tolist()
         other = table[view.others[0]].tolist() if len(view.others) else [0.0] * 5
         switch = [*current, *other, other[0] - current[0], other[2] - current[2], other[4] - current[4]]
         if not candidates:

@@ -1,0 +1,243 @@
+"""Choose passages by value for their cost under a token budget, and write them down. No store, no encoder."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topicality.core.meter import Meter, TokenCounter
+from topicality.core.recall import render
+from topicality.core.recall.pool import Ints, Pool
+from topicality.core.recall.window import SIZE, best_window
+from topicality.vectors import Array
+
+ALPHA = 0.75  # how much the logarithm of the cost counts against the log-odds: 0 is best first, 1 most chance a token
+FULL = 60  # words up to which a message is given whole
+_FULL_CHARACTERS = 600  # the same for a text without spaces, or of very long words
+_WINDOW_CHARACTERS = 1200  # most of a window
+_TOKEN_CHARACTERS = 4.2  # of a token, on average; for choosing only, what is sent is counted
+_LINE_TOKENS, _HEADER_TOKENS = 3, 7
+_MISSES = 5  # long messages in a row of which not even the window fits
+_LEAST = 8  # tokens of a line that is worth looking for
+
+Topic = Callable[[str, int], str | None]  # conversation and sequence to the label of the topic
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a passage is of: the text of its whole message, and who spoke."""
+
+    text: str
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Characters [start, end) of the message of a row of the pool, and how good they are (log-odds)."""
+
+    row: int
+    start: int
+    end: int
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Evidence that fits.
+
+    Attributes:
+        text: what to send; "" when nothing fits. tokens: of it, at most the budget.
+        chosen: in the order of the text. omitted: candidates that are at least as good as the weakest one shown.
+    """
+
+    text: str
+    tokens: int
+    chosen: tuple[Chosen, ...]
+    omitted: int
+
+
+def guessed(pool: Pool, rows: Ints) -> NDArray[np.float64]:
+    """About what each candidate costs in tokens: whole if it is short, else its window."""
+    characters = np.array([pool.passages[row].end - pool.passages[row].start for row in rows], np.float64)
+    whole = pool.words[rows] <= FULL
+    return np.where(whole, characters, (SIZE + 4) * 5.7) / _TOKEN_CHARACTERS + _LINE_TOKENS
+
+
+def shortlist(pool: Pool, rows: Ints, scores: Array, budget: int) -> Ints:
+    """Rows whose texts are worth reading: the best for their cost, about twice as many as the budget has room for."""
+    cost = guessed(pool, rows)
+    order = np.argsort(-(scores - ALPHA * np.log(cost)), kind="stable")
+    room = np.searchsorted(np.cumsum(cost[order]), 2 * budget + 200)
+    return rows[order[: int(room) + 8]]
+
+
+def pack(
+    pool: Pool,
+    rows: Ints,
+    scores: Array,
+    said: Mapping[int, Said],
+    budget: int,
+    count: TokenCounter,
+    *,
+    note: str = "",
+    topic: Topic | None = None,
+    several: bool = False,
+) -> Packed:
+    """Greedy: the most score for the logarithm of its cost; who opens a day pays for its header.
+
+    Args:
+        rows: candidates. scores: log-odds, up to a constant, that each is wanted.
+        said: texts by row; a candidate without one is not chosen.
+        budget: tokens. count: tokens of a text.
+        note: first line, if anything is shown. topic: names the topic of an exchange, for the headers.
+        several: headers name the conversation.
+    Returns:
+        A text of at most `budget` tokens, whatever the counter. No message is in it twice, in whole or in part.
+    Cost: O(candidates) a pick; each line is counted once, and the text about once.
+    """
+    work = _Packing(pool, rows, scores, said, Meter(count), topic, several)
+    reserve = work.meter.text(render.left_out(999) + "\n") + (work.meter.text(note + "\n") if note else 0)
+    work.fill(budget - reserve)
+    drop = 1
+    while work.chosen:
+        text = work.text(note)
+        tokens = work.meter.text(text)
+        if tokens <= budget:
+            shown = sorted(work.chosen, key=lambda c: work.place(c.row))
+            return Packed(text, tokens, tuple(shown), work.omitted())
+        del work.chosen[-drop:]
+        drop *= 2
+    return Packed("", 0, (), len(rows))
+
+
+class _Packing:
+    def __init__(
+        self,
+        pool: Pool,
+        rows: Ints,
+        scores: Array,
+        said: Mapping[int, Said],
+        meter: Meter,
+        topic: Topic | None,
+        several: bool,
+    ) -> None:
+        self.pool, self.rows, self.said, self.meter = pool, rows, said, meter
+        self.topic, self.several = topic, several
+        self.scores = np.asarray(scores, np.float64)
+        self.weights = dict(zip(pool.stems, pool.idf.tolist(), strict=False))
+        self.chosen: list[Chosen] = []
+        self._seen: set[str] = set()
+        self._opened: dict[int, list[int]] = {}  # day -> its chosen rows, ascending
+        self._started = _starts(pool) if several else None
+
+    def place(self, row: int) -> tuple[float, int]:
+        """Sort key of a row: as it was said; days of several conversations by the time they began."""
+        return (0.0 if self._started is None else float(self._started[row]), row)
+
+    def fill(self, left: float) -> None:
+        """Take candidates until the room is used up."""
+        pool, rows = self.pool, self.rows
+        cost, day = guessed(pool, rows), pool.day[rows]
+        rank = self.scores - ALPHA * np.log(cost + _HEADER_TOKENS)
+        rank[[int(row) not in self.said for row in rows]] = -np.inf
+        misses = 0
+        while left > _LEAST and misses <= 4 * _MISSES and len(rank):
+            k = int(np.argmax(rank))
+            if rank[k] == -np.inf:
+                break
+            rank[k] = -np.inf
+            if cost[k] * 0.6 > left:
+                continue
+            taken = self._take(int(rows[k]), float(self.scores[k]), left, misses)
+            if taken == 0:
+                continue
+            if taken > left:
+                misses += 1
+                continue
+            left -= taken
+            same = (day == day[k]) & (rank > -np.inf)
+            rank[same] = self.scores[same] - ALPHA * np.log(cost[same])
+
+    def _take(self, row: int, score: float, left: float, misses: int) -> float:
+        """Choose a row if it fits; what it costs, 0 if it is not to be had at all."""
+        passage, said = self.pool.passages[row], self.said[row]
+        start, end = passage.start, min(passage.end, len(said.text))
+        key = " ".join(said.text[start:end].split()).casefold()
+        if not key or key in self._seen:
+            return 0
+        if _is_long(said.text, start, end):
+            if misses > _MISSES:
+                return 0
+            start, end = best_window(said.text, self.weights, start, end)
+            end = min(end, start + _WINDOW_CHARACTERS)
+        line = render.body(said.text, start, end)
+        needed = self.meter.text(render.SAME + line + "\n") + self._speakers(row)
+        if int(self.pool.day[row]) not in self._opened:
+            needed += self.meter.text(self._header(row) + "\n")
+        if needed > left:
+            return needed
+        self.chosen.append(Chosen(row, start, end, score))
+        self._seen.add(key)
+        insort(self._opened.setdefault(int(self.pool.day[row]), []), row)
+        return max(needed, 1)
+
+    def _speakers(self, row: int) -> int:
+        """Tokens of speakers that a row adds, the one it saves its follower taken off."""
+        own, beside = self._name(row), self._opened.get(int(self.pool.day[row]), [])
+        at = bisect_left(beside, row)
+        before = self._name(beside[at - 1]) if at else ""
+        after = self._name(beside[at]) if at < len(beside) else ""
+        added = self._mark(own) if own != before else 0
+        return added + ((after != own) - (after != before)) * self._mark(after) if after else added
+
+    def _mark(self, name: str) -> int:
+        return self.meter.text(f"{name}: ")
+
+    def _name(self, row: int) -> str:
+        return render.speaker(self.said[row].name, self.pool.passages[row].side)
+
+    def _header(self, row: int) -> str:
+        passage = self.pool.passages[row]
+        label = self.topic(passage.conversation, passage.sequence) if self.topic else None
+        return render.header(passage.sequence, passage.at, passage.conversation if self.several else None, label)
+
+    def text(self, note: str) -> str:
+        """All of it, chronologically."""
+        lines = [note] if note else []
+        day, last = -1, ""
+        for chosen in sorted(self.chosen, key=lambda c: self.place(c.row)):
+            if self.pool.day[chosen.row] != day:
+                day, last = int(self.pool.day[chosen.row]), ""
+                lines.append(self._header(chosen.row))
+            name = self._name(chosen.row)
+            line = render.body(self.said[chosen.row].text, chosen.start, chosen.end)
+            lines.append((render.SAME if name == last else f"{name}: ") + line)
+            last = name
+        rest = render.left_out(self.omitted())
+        return "\n".join([*lines, *([rest] if rest else [])])
+
+    def omitted(self) -> int:
+        """Candidates that are at least as good as the weakest one chosen, and are not shown."""
+        if not self.chosen:
+            return len(self.rows)
+        weakest = min(chosen.score for chosen in self.chosen)
+        return int((self.scores >= weakest).sum()) - len(self.chosen)
+
+
+def _is_long(text: str, start: int, end: int) -> bool:
+    return end - start > FULL * 4 and (end - start > _FULL_CHARACTERS or len(text[start:end].split()) > FULL)
+
+
+def _starts(pool: Pool) -> NDArray[np.float64]:
+    """When the day of each row began; never earlier than what was said before it in its conversation."""
+    found = np.full(len(pool), -np.inf)
+    for row, passage in enumerate(pool.passages):
+        at = -np.inf if np.isnan(pool.at[row]) else float(pool.at[row])
+        if row and pool.passages[row - 1].conversation == passage.conversation:
+            at = found[row - 1] if pool.day[row] == pool.day[row - 1] else max(at, float(found[row - 1]))
+        found[row] = at
+    return found

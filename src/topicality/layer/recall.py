@@ -1,0 +1,301 @@
+"""Recall over a store: the passages that matter for a question, of one conversation or of all of an owner's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from topicality.core.meter import TokenCounter
+from topicality.core.packet import Evidence
+from topicality.core.recall import analysis, head, render
+from topicality.core.recall.features import EXPAND, candidates, features
+from topicality.core.recall.pack import Said, Topic, pack, shortlist
+from topicality.core.recall.pool import Ints, Place, Pool, Statistics, build, merged
+from topicality.core.recall.question import Question, read
+from topicality.embed.recall import load_recall
+from topicality.errors import ConfigError, InputError
+from topicality.ports import Embedder, Store
+from topicality.records import Exchange, Hit, Passage, Scope, Side, StoredPassage
+from topicality.types import Message
+from topicality.vectors import Array
+
+POOL = 120  # hits taken from each search
+DATED = 40  # hits taken from each search in the times that a question names
+RADIUS = 1  # exchanges read around a hit, to both sides
+_NAME_WORDS = 32  # words of a question that are looked up as names
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """A passage that is shown.
+
+    Attributes:
+        sequence, side: which message of `conversation`. start, end: its characters that are shown, as `text`.
+        cut: whether that is not all of it. score: log-odds up to a constant; comparable within one answer only.
+    """
+
+    conversation: str
+    sequence: int
+    side: Side
+    name: str | None
+    at: float | None
+    start: int
+    end: int
+    text: str
+    cut: bool
+    topic: str | None
+    score: float
+
+    def evidence(self) -> Evidence:
+        """For `core.context.build_context`."""
+        message = Message(
+            self.side, self.text, self.at, f"{self.conversation}:{self.sequence}:{self.side}:{self.start}", self.name
+        )
+        return Evidence(message, self.topic, self.sequence, self.cut)
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """What was found for a question.
+
+    Attributes:
+        text: to send; quoted data, a passage a line (`core.recall.render`). "" when there is nothing at all.
+        passages: what it shows, as it was said. omitted: passages as good as the weakest of them that had no room.
+        nothing_found: whether the store seems to have no answer; the passages are then only the nearest ones.
+        method: "learned", or "plain" for an encoder that no weights were learned for.
+        tokens: of the text.
+    """
+
+    text: str
+    passages: tuple[Recalled, ...]
+    omitted: int
+    nothing_found: bool
+    method: head.Method
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Case:
+    """A question with its candidates, before packing: what `tools/train_recall.py` learns from.
+
+    Attributes:
+        rows: candidates, as rows of the pool. found: their features by name.
+    """
+
+    asked: Question
+    pool: Pool
+    rows: Ints
+    found: Mapping[str, Array]
+    statistics: Statistics
+
+
+def analyse(
+    message: str | Message, embedder: Embedder | None = None, *, most: int = analysis.PASSAGE_WORDS
+) -> tuple[Passage, ...]:
+    """The passages of one message, to be written with it. See `analyse_all`."""
+    return analyse_all([message], embedder, most=most)[0]
+
+
+def analyse_all(
+    messages: Sequence[str | Message], embedder: Embedder | None = None, *, most: int = analysis.PASSAGE_WORDS
+) -> list[tuple[Passage, ...]]:
+    """The passages of messages, to be written with them; all vectors in one call of the encoder.
+
+    Args:
+        messages: texts, or messages with the speaker's name. Blank ones have no passages.
+        embedder: None leaves vectors out (they can be found by words only).
+        most: words of a passage; a longer message is filed in windows.
+    Returns:
+        One tuple a message. A message of one passage has the vector that `embedder.embed([text])` gives.
+    Raises:
+        EmbedError: the encoder failed.
+    """
+    found: list[list[tuple[int, int, tuple[str, ...]]]] = []
+    texts: list[str] = []
+    for message in messages:
+        text, name = (message, None) if isinstance(message, str) else (message.text, message.name)
+        parts = analysis.windows(text, most)
+        found.append([(start, end, analysis.terms(text[start:end], name)) for start, end in parts])
+        texts += [text[start:end] for start, end in parts]
+    rows: Iterable[Array | None] = iter(embedder.embed(texts)) if embedder is not None and texts else iter(())
+    vectors = iter(rows)
+    return [
+        tuple(Passage(start, end, terms, next(vectors, None)) for start, end, terms in passages) for passages in found
+    ]
+
+
+def recall(
+    store: Store,
+    embedder: Embedder,
+    scope: Scope,
+    question: str,
+    *,
+    budget: int,
+    now: float,
+    count: TokenCounter | None = None,
+    topic: str | None = None,
+    topic_of: Topic | None = None,
+    vector: Array | None = None,
+) -> Recall:
+    """Find what matters for a question, within a token budget.
+
+    Args:
+        scope: one conversation or all of an owner's; its times, sides and sequences filter what may be shown.
+        question: any message; blank ones find nothing.
+        budget: tokens of the answer's text, at least 1.
+        now: seconds since the epoch (UTC); "last week" counts from here.
+        count: tokens of a text; None for the encoder's own tokenizer.
+        topic: only this topic's exchanges (id; needs a conversation).
+        topic_of: names the topic of an exchange by conversation and sequence, for the headers.
+        vector: of the question, if it is known already.
+    Returns:
+        At most `budget` tokens, passages in chronological order, none twice. Same store, same question: same answer.
+    Raises:
+        ConfigError: the budget. InputError: an unknown topic. StoreError, EmbedError: the store or the encoder failed.
+    Cost: three or four searches of the store, a read of about 700 passages, another of about 100 texts; it does not read
+        conversations whole (docs/recall.md has the times).
+    """
+    if isinstance(budget, bool) or budget < 1:
+        raise ConfigError("cannot be used", key="budget", got=budget, accepted="a whole number from 1")
+    counter = count or token_counter(embedder)
+    if topic is not None:
+        scope = _of_topic(store, scope, topic)
+    case = gather(store, embedder, scope, question, now, vector) if question.strip() and store.space else None
+    heads, any_heads = load_recall(embedder)
+    if case is None:
+        return Recall("", (), 0, True, "plain" if heads is None else "learned", 0)
+    scored, method = head.scores(heads, case.found)
+    nothing = False
+    if any_heads is not None:
+        values = head.signals(case.pool, case.asked, case.found, scored, case.statistics)
+        nothing = head.absence(any_heads, values, calibrated=heads is not None) >= 0.0
+    pool = case.pool
+    wanted = shortlist(pool, case.rows, scored, budget)
+    said = _texts(store, scope.owner, pool, wanted)
+    packed = pack(
+        pool, case.rows, scored, said, budget, counter,
+        note=render.NOTHING_NOTE if nothing else "", topic=topic_of, several=scope.conversation is None,
+    )  # fmt: skip
+    shown = []
+    for chosen in packed.chosen:
+        passage, source = pool.passages[chosen.row], said[chosen.row]
+        label = topic_of(passage.conversation, passage.sequence) if topic_of else None
+        text = source.text
+        cut = bool(text[: chosen.start].strip() or text[chosen.end :].strip())
+        shown.append(
+            Recalled(
+                passage.conversation, passage.sequence, passage.side, source.name, passage.at, chosen.start, chosen.end,
+                text[chosen.start : chosen.end], cut, label, round(chosen.score, 4),
+            )
+        )  # fmt: skip
+    return Recall(packed.text, tuple(shown), packed.omitted, nothing, method, packed.tokens)
+
+
+def gather(
+    store: Store, embedder: Embedder, scope: Scope, question: str, now: float, vector: Array | None = None
+) -> Case | None:
+    """The candidates for a question with their features; None when the scope has nothing that could be one."""
+    asked = read(question, now)
+    if vector is None:
+        vector = embedder.embed([question])[0]
+    stems = _looked_up(store, scope, asked)
+    spoken = store.search_words(scope, stems, POOL)
+    near = store.search_vectors(scope, vector, POOL)
+    dated: list[Hit] = []
+    for start, end in asked.ranges:
+        inside = _within(scope, start, end)
+        if inside is not None:
+            dated += store.search_vectors(inside, vector, DATED)
+            dated += store.search_words(inside, stems, DATED).hits
+    best = [_place(hit) for hit in (*spoken.hits[:EXPAND], *near[:EXPAND])]
+    hits = {_place(hit) for hit in (*spoken.hits, *near, *dated)}
+    if not hits:
+        return None
+    passages, runs = _around(store, scope.owner, hits)
+    statistics = Statistics(dict(spoken.frequencies), spoken.passages, spoken.mean_length)
+    pool = build(asked, passages, runs, statistics, len(vector))
+    rows = candidates(pool, pool.places(hits), pool.places(set(best)), pool.inside(scope))
+    if not len(rows):
+        return None
+    return Case(asked, pool, rows, features(pool, asked, vector, rows), statistics)
+
+
+def token_counter(embedder: Embedder) -> TokenCounter:
+    """Tokens as the encoder counts them; the bundled one's where an encoder cannot tell."""
+    for holder in (embedder, getattr(embedder, "inner", None)):
+        own = getattr(holder, "count_tokens", None)
+        if callable(own):
+            return own  # type: ignore[no-any-return]  # an encoder's own method, beyond the port
+    from topicality.embed import load
+
+    return token_counter(load("minilm"))
+
+
+def _looked_up(store: Store, scope: Scope, asked: Question) -> tuple[str, ...]:
+    """The stems to search for: without the names of people who speak there."""
+    tags = {word: f"@{word}" for word in dict.fromkeys(asked.words[:_NAME_WORDS]) if len(word) > 2}
+    tags = {word: tag for word, tag in tags.items() if word not in analysis.FUNCTION_WORDS}
+    if not tags:
+        return asked.stems
+    known = store.search_words(Scope(scope.owner, scope.conversation), list(tags.values()), 1).frequencies
+    return asked.without(word for word, tag in tags.items() if known.get(tag))
+
+
+def _within(scope: Scope, start: float, end: float) -> Scope | None:
+    """The scope, narrowed to a time; None when nothing of it is left."""
+    since = start if scope.since is None else max(scope.since, start)
+    until = end if scope.until is None else min(scope.until, end)
+    return replace(scope, since=since, until=until) if since < until else None
+
+
+def _around(
+    store: Store, owner: str, places: Iterable[Place]
+) -> tuple[list[StoredPassage], dict[str, tuple[tuple[int, int], ...]]]:
+    """The passages at these places with those around them, and the ranges of sequences that were read."""
+    wanted: dict[str, set[int]] = {}
+    for conversation, sequence, _, _ in places:
+        wanted.setdefault(conversation, set()).add(sequence)
+    runs = {conversation: merged(wanted[conversation], RADIUS) for conversation in sorted(wanted)}
+    found: list[StoredPassage] = []
+    for conversation, ranges in runs.items():
+        found += store.passages(Scope(owner, conversation, ranges))
+    return found, runs
+
+
+def _texts(store: Store, owner: str, pool: Pool, rows: Ints) -> dict[int, Said]:
+    """What these rows are passages of."""
+    wanted: dict[str, set[int]] = {}
+    for row in rows:
+        passage = pool.passages[row]
+        wanted.setdefault(passage.conversation, set()).add(passage.sequence)
+    exchanges: dict[tuple[str, int], Exchange] = {}
+    for conversation, sequences in wanted.items():
+        for exchange in store.exchanges(Scope(owner, conversation, merged(sequences, 0)), statuses=("completed",)):
+            exchanges[conversation, exchange.sequence] = exchange
+    found: dict[int, Said] = {}
+    for row in rows.tolist():
+        passage = pool.passages[row]
+        source = exchanges.get((passage.conversation, passage.sequence))
+        message = None if source is None else source.user if passage.side == "user" else source.reply
+        if message is not None:  # else it was deleted in between
+            found[row] = Said(message.text, message.name)
+    return found
+
+
+def _of_topic(store: Store, scope: Scope, topic: str) -> Scope:
+    if scope.conversation is None:
+        raise InputError("a topic belongs to a conversation; name it")
+    for _, record in store.topics(scope.owner, scope.conversation):
+        if record.id == topic:
+            if scope.sequences:
+                spans = tuple(
+                    (max(a, c), min(b, d)) for a, b in record.spans for c, d in scope.sequences if max(a, c) <= min(b, d)
+                )
+                return replace(scope, sequences=spans or ((0, 0),))
+            return replace(scope, sequences=record.spans or ((0, 0),))
+    raise InputError(f"there is no topic {topic[:40]!r} in this conversation")
+
+
+def _place(hit: Hit) -> Place:
+    return hit.conversation, hit.sequence, hit.side, hit.position
+
