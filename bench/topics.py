@@ -18,7 +18,7 @@ from time import process_time
 from topicality.core.book import Book, Reading, dump, record
 from topicality.core.directory import directory
 from topicality.core.label import Words
-from topicality.core.topics import Assigned, Topic, missing
+from topicality.core.topics import Assigned, Decision, Topic, missing
 from topicality.embed.background import load_background
 from topicality.embed.load import load
 from topicality.records import Exchange
@@ -49,7 +49,7 @@ def main() -> None:
     times: list[float] = []
     print("exchanges  topics  ms/exchange p50   p95   dump kB  dump ms  directory ms  tokens  spans p50/max  RSS MB")
     for n in range(1, most + 1):
-        decision = "continue"
+        decision: Decision = "continue"
         if n == 1 or rng.random() < 1 / 8:
             if n > 1 and rng.random() < 0.2:
                 current = rng.randint(max(1, serial - 10), serial) if rng.random() < 0.7 else rng.randint(1, serial)
@@ -62,7 +62,7 @@ def main() -> None:
         exchange = Exchange(
             "o", "c", n, f"x{n}", "completed", Message("user", user, n * 60.0), Message("assistant", reply, n * 60.0)
         )
-        assigned = Assigned(n, name, decision)  # type: ignore[arg-type]
+        assigned = Assigned(n, name, decision)
         earlier = {old: (topics[old], Words.load(words[old])) for old in missing(book.state, assigned)}
         begin = process_time()
         done = record(book, assigned, exchange, now=float(n), reading=reading, earlier=earlier)

@@ -32,7 +32,7 @@ from sklearn.linear_model import LogisticRegression
 from topicality.core.segment.assign import evidence, rows_for_heads
 from topicality.core.segment.crowd import Crowd
 from topicality.core.segment.features import Features, Row, Trail
-from topicality.core.segment.heads import GRANULARITIES, MOMENTS, Heads, Net, Probes, Settings, packed
+from topicality.core.segment.heads import GRANULARITIES, MOMENTS, Heads, Net, Probes, Settings, Subjects, packed
 from topicality.core.segment.offline import read_rows
 from topicality.core.segment.topics import Topics
 from topicality.embed.minilm import MiniLmEmbedder
@@ -44,6 +44,9 @@ ROOT = Path(__file__).parent.parent
 FOLDS = 4
 PARTS = 4  # probes are fitted on three quarters and read on the fourth, so that heads learn what they are worth
 STRENGTH = 4.0  # vectors are scaled by this in the probes' regularisation
+SHARES = (0.2, 0.5, 0.3)  # of chats, of dialogues about documents, of tasks in what a subject is
+RIDGE = 0.5  # added to the spread inside dialogues, in units of its mean
+SUBJECTS = 96  # directions kept
 SOURCES = ("topic start", "before it", "after it")
 MIX = {
     "balanced": {"chat": 1.0, "help": 1.0, "task": 1.0},
@@ -199,14 +202,33 @@ def fit_probes(styles: Sequence[list[Dialogue]], encode: Encoder) -> Probes:
     return Probes(np.stack(weights, axis=1), np.array(bias))
 
 
-def empty_heads(probes: Probes, encode: Encoder) -> Heads:
-    return Heads(encode.model.space, probes, {}, {}, {}, None, SETTINGS)  # type: ignore[arg-type]  # filled in below
+def fit_subjects(styles: Sequence[list[Dialogue]], encode: Encoder) -> Subjects:
+    """Directions by how much dialogues differ against how much messages of one dialogue do; styles weigh as in `SHARES`."""
+    inside = between = np.zeros((1, 1))
+    mean = np.zeros(1)
+    for share, style in zip(SHARES, styles, strict=True):
+        read = [encode(each.texts).astype(np.float64) for each in style]
+        means = np.array([vectors.mean(axis=0) for vectors in read])
+        spread = np.concatenate([vectors - centre for vectors, centre in zip(read, means, strict=True)])
+        inside = inside + share * spread.T @ spread / len(spread)
+        between = between + share * np.cov(means.T, bias=True)
+        mean = mean + share * means.mean(axis=0)
+    inside += RIDGE * np.trace(inside) / len(inside) * np.eye(len(inside))
+    values, directions = np.linalg.eigh(inside)
+    whiten = directions / np.sqrt(values)
+    _, order = np.linalg.eigh(whiten.T @ between @ whiten)
+    weights = (whiten @ order)[:, ::-1][:, :SUBJECTS]
+    return Subjects(mean.astype(np.float32), (weights / np.abs(weights).max()).astype(np.float32))
+
+
+def empty_heads(probes: Probes, subjects: Subjects, encode: Encoder) -> Heads:
+    return Heads(encode.model.space, probes, subjects, {}, {}, {}, None, SETTINGS)  # type: ignore[arg-type]  # filled in below
 
 
 def read(dialogue: Dialogue, heads: Heads, encode: Encoder) -> Read:
     vectors = unit(encode(dialogue.texts))
     said = [Message(role, text) for role, text in zip(dialogue.roles, dialogue.texts, strict=True)]
-    trail = Trail(heads.space.dimension, heads.probes)
+    trail = Trail(heads.space.dimension, heads.probes, heads.subjects)
     once = np.array([trail.read(m.text, m.role, v).once for m, v in zip(said, vectors, strict=True)], np.float32)
     rows, known, whole = read_rows(said, vectors, heads)
     return Read(dialogue, rows, {"once": once, "confirmed": known, "offline": whole})
@@ -222,7 +244,7 @@ def topic_rows(
     """
     ahead = moment == "confirmed"
     features, rows, told = each.features[moment], each.rows, each.dialogue.topics
-    topics = Topics(len(rows[0].vector), 64)
+    topics = Topics(len(rows[0].subject), 64)
     content: dict[int, dict[int, int]] = {}
     switch: list[Features] = []
     leaves: list[int] = []
@@ -252,7 +274,7 @@ def topic_rows(
                 if not row.cues.acknowledges and leave.one(wide) >= least:
                     scores = back(np.array(narrow, np.float32)) if narrow else np.zeros(1)
                     slot = slots[int(scores.argmax())] if scores.max() >= sure else None
-        topics.place(slot, row.vector, row.cues, row.words, index)
+        topics.place(slot, row.subject, row.cues, row.words, index)
         counts = content.setdefault(topics.current, {})
         counts[told[index]] = counts.get(told[index], 0) + 1
     return switch, leaves, returns, right
@@ -283,7 +305,8 @@ def train(data: Data, folder: Path, encode: Encoder, log: bool = True) -> Heads:
         chat, helping = part(data.chat, number, True), part(data.help, number, True)
         seed = 1000 * number + 7
         rest = [part(data.chat, number, False), part(data.help, number, False), task_splices(others, 300, seed)]
-        heads = empty_heads(fit_probes(rest, encode), encode)
+        whole = [part(data.chat, number, False), part(data.help, number, False), others]
+        heads = empty_heads(fit_probes(rest, encode), fit_subjects(whole, encode), encode)
         sets = {
             "chat": chat,
             "help": helping,
@@ -332,7 +355,8 @@ def train(data: Data, folder: Path, encode: Encoder, log: bool = True) -> Heads:
     if log:
         print(f"  topics ({time.monotonic() - begun:.0f} s)", flush=True)
     link = train_link(lines(folder / "segment" / "irc_ubuntu.dev.jsonl"), encode)
-    return Heads(encode.model.space, fit_probes(styles, encode), boundary, switch, back, link, SETTINGS)
+    subjects = fit_subjects([data.chat, data.help, tasks(folder, data.domains)], encode)
+    return Heads(encode.model.space, fit_probes(styles, encode), subjects, boundary, switch, back, link, SETTINGS)
 
 
 def train_link(talks: list[dict], encode: Encoder) -> Net:

@@ -99,6 +99,11 @@ def test_small_talk_numbers_code_and_links_name_nothing() -> None:
         assert describe(words, lexicon).terms == ()
 
 
+def test_contractions_name_nothing_and_possessives_name_their_owner() -> None:
+    found = grams_of("They'll see what you’d ain't must've y'all, Norbank's vault")
+    assert set(found.found) == {"norbank", "norbank vault", "vault"}
+
+
 def test_speakers_are_no_subject() -> None:
     found = grams_of("Melanie, the pottery class starts", "Yes, Caroline", names=("Caroline", "Melanie"))
     assert set(found.found) == {"potteri", "class", "start", "potteri class"} - {"start"}

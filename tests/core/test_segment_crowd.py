@@ -100,25 +100,22 @@ def test_what_a_crowd_remembers_is_bounded() -> None:
     assert crowd.features(following).shape == (REACH + 1, len(LINK))
 
 
-def test_company() -> None:
+def kind_after(*messages: Message) -> str:
     company = Company()
-    assert company.kind == "pair"
-    for _ in range(11):
-        company.hear(Message("user", "hi", name="anna"))
-    assert company.kind == "unknown"
-    company.hear(Message("user", "hi", name="bert"))
-    assert company.kind == "pair"
-    company.hear(Message("user", "hi", name="cleo"))
-    assert company.kind == "meeting"
-    for _ in range(2):
-        company.hear(Message("user", "anna: hi", name="cleo"))
-    assert company.kind == "crowd"
-    plain = Company()
-    for _ in range(30):
-        plain.hear(Message("user", "assistant: hi"))
-        plain.hear(Message("assistant", "hi"))
-    assert plain.kind == "pair"
-    roles = Company()
-    for name in ("Chair", "Ms. Roy", "Mr. Lund"):
-        roles.hear(Message(name, "hi"))
-    assert roles.kind == "meeting"
+    for message in messages:
+        company.hear(message)
+    return company.kind
+
+
+def test_company() -> None:
+    anna, bert, cleo = (Message("user", "hi", name=name) for name in ("anna", "bert", "cleo"))
+    named = Message("user", "anna: hi", name="cleo")
+    assert kind_after() == "pair"
+    assert kind_after(*[anna] * 11) == "unknown"
+    assert kind_after(*[anna] * 11, bert) == "pair"
+    assert kind_after(anna, bert, cleo) == "meeting"
+    assert kind_after(anna, bert, cleo, named) == "meeting"
+    assert kind_after(anna, bert, cleo, named, named) == "crowd"
+    assert kind_after(*[anna, bert, cleo] * 20, named, named) == "meeting"
+    assert kind_after(*[Message("user", "assistant: hi"), Message("assistant", "hi")] * 30) == "pair"
+    assert kind_after(*(Message(name, "hi") for name in ("Chair", "Ms. Roy", "Mr. Lund"))) == "meeting"

@@ -105,7 +105,7 @@ def test_any_talk_gives_a_whole_result(seed: int, count: int) -> None:
 def test_reading_a_transcript_is_reading_its_messages_one_by_one() -> None:
     messages, vectors = embed(FLIGHT + PASTA + BACK)
     rows, known, both = read_rows(messages, vectors, HEADS)
-    trail = Trail(384, HEADS.probes)
+    trail = Trail(384, HEADS.probes, HEADS.subjects)
     again = [trail.read(message.text, message.role, vector) for message, vector in zip(messages, vectors, strict=True)]
     expected = [confirmed(row, following) for row, following in zip(again, [*again[1:], None], strict=True)]
     assert np.allclose(known, np.array(expected, np.float32))
@@ -177,7 +177,7 @@ def test_bad_input_is_refused_by_name() -> None:
     ids = [Message(m.role, m.text, id=str(k)) for k, m in enumerate(messages)]
     for bad in (nan, zero, vectors[:3], vectors[0], None, [["x"] * 384] * 4):
         with pytest.raises(InputError):
-            segment(messages, bad, HEADS)  # type: ignore[arg-type]  # on purpose
+            segment(messages, bad, HEADS)
     with pytest.raises(SpaceMismatchError):
         segment(messages, vectors[:, :100], HEADS)
     with pytest.raises(SpaceMismatchError):
@@ -188,7 +188,7 @@ def test_bad_input_is_refused_by_name() -> None:
         segment([ids[1], ids[0]], vectors[:2], HEADS)
     for wrong in ({"granularity": "x"}, {"expected_rate": 2.0}, {"talk": "x"}):
         with pytest.raises(ConfigError):
-            segment(messages, vectors, HEADS, **wrong)  # type: ignore[arg-type]  # on purpose
+            segment(messages, vectors, HEADS, **wrong)
 
 
 def test_a_conversation_sets_its_own_threshold_within_bounds() -> None:

@@ -52,7 +52,8 @@ def embed(turns: list[tuple[str, str]]) -> tuple[list[Message], Array]:
 
 def run(segmenter: Segmenter, messages: list[Message], vectors: Array) -> tuple[list[Decision], list[Decision]]:
     """Decisions at once, and the final ones, in order."""
-    once, final = [], []
+    once: list[Decision] = []
+    final: list[Decision] = []
     for message, vector in zip(messages, vectors, strict=True):
         decision = segmenter.receive(message, vector)
         once.append(decision)

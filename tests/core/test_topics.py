@@ -372,6 +372,15 @@ def test_an_edit_reads_its_topic_again_and_no_other() -> None:
     assert not any("parrot" in term for term in again.topics[0].terms)
 
 
+def test_a_topic_made_again_has_its_completed_exchanges_only() -> None:
+    statuses: list[ExchangeStatus] = ["completed", "failed", "completed", "deleted", "completed"]
+    every = [exchange(n, "x", status) for n, status in enumerate(statuses, 1)]
+    again = remade(Topic("a", ((1, 4),), unsure=frozenset({4})), every, now=2.0)
+    assert again.spans == ((1, 1), (3, 3))
+    assert (again.started_at, again.ended_at) == (1000.0, 3100.0)
+    assert again.unsure == frozenset()
+
+
 def test_any_exchange_can_be_moved() -> None:
     host = Host()
     for n, name in enumerate("aabbaabb", 1):

@@ -69,7 +69,7 @@ class Script:
 
     @staticmethod
     def fail(status: int, error: Any = "SECRET of the conversation", **headers: str) -> Step:
-        return Script.raw(json.dumps({"error": error}).encode(), status=status, **headers)
+        return Script.raw(json.dumps({"error": error}).encode(), status=status, length=None, **headers)
 
     @staticmethod
     def reset(handler: BaseHTTPRequestHandler) -> None:

@@ -117,8 +117,8 @@ def test_a_question_that_is_given_up_makes_no_second_call() -> None:
     model = Model(0.4, GOOD)
     asker = Asker(model)
     model.replies[0] = 0.4
-    bad = Role("judge", {}, lambda text: ["never good enough"])
-    with pytest.raises(AskError, match=r"no reply within 0.1 s") as caught:
+    bad: Role[int] = Role("judge", {}, lambda text: ["never good enough"])
+    with pytest.raises(AskError, match=r"no reply within 0\.1 s") as caught:
         asker.ask(bad, {}, timeout=0.1)
     assert caught.value.use.outcome == "timeout"
     time.sleep(0.6)
@@ -217,7 +217,13 @@ def test_questions_that_hang_do_not_pile_up() -> None:
 
     asker = Asker(CallableLlm(hang), Budget(hanging=2, pause_after=None))
     before = threading.active_count()
-    assert [outcome(asker, timeout=0.05).outcome for _ in range(5)] == ["timeout", "timeout", "paused", "paused", "paused"]
+    assert [outcome(asker, timeout=0.05).outcome for _ in range(5)] == [
+        "timeout",
+        "timeout",
+        "paused",
+        "paused",
+        "paused",
+    ]
     assert threading.active_count() <= before + 2
     release.set()
     deadline = time.monotonic() + 10
@@ -230,7 +236,7 @@ def test_questions_that_hang_do_not_pile_up() -> None:
     "wrong", [{"calls_per_minute": -1}, {"pause": -1.0}, {"hanging": 0}, {"pause_after": 0}, {"tokens_per_minute": -5}]
 )
 def test_budgets_that_make_no_sense(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="budget|pause_after"):
+    with pytest.raises(ConfigError, match=r"budget|pause_after"):
         Budget(**wrong)
 
 

@@ -240,7 +240,9 @@ def test_a_reply_that_is_no_answer(serve: Any, script: Any, finish: str, message
     assert "SECRET" not in chain(caught.value)
 
 
-@pytest.mark.parametrize("usage", [None, "many", {"prompt_tokens": "9"}, {"prompt_tokens": -3}, {"prompt_tokens": True}])
+@pytest.mark.parametrize(
+    "usage", [None, "many", {"prompt_tokens": "9"}, {"prompt_tokens": -3}, {"prompt_tokens": True}]
+)
 def test_nonsense_about_tokens_counts_as_none(serve: Any, script: Any, usage: Any) -> None:
     assert ask(serve(script.say("{}", usage=usage))) == LlmReply("{}", 0, 0)
 

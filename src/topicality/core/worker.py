@@ -269,9 +269,7 @@ def run(labeller: Labeller, batch: Batch, setup: Setup, *, key: str, at: float) 
     try:
         model = str(labeller.model)
         for _ in range(2):
-            reply = labeller.label(SYSTEM, user, batch.schema, timeout=setup.timeout)
-            if not isinstance(reply, LabelReply):
-                raise LlmError(f"a labeller must return a LabelReply, got {type(reply).__name__}")  # noqa: TRY301
+            reply = _asked(labeller, user, batch, setup)
             replies.append(_storable(str(reply.text)[:_RAW]))
             for kind, tokens in reply.usage.items():
                 if type(tokens) is int and tokens >= 0:
@@ -333,6 +331,13 @@ def latest_run(runs: Iterable[RunRecord]) -> RunRecord | None:
         if newest is None or one.created_at > newest.created_at:
             newest = one
     return newest
+
+
+def _asked(labeller: Labeller, user: str, batch: Batch, setup: Setup) -> LabelReply:
+    reply = labeller.label(SYSTEM, user, batch.schema, timeout=setup.timeout)
+    if not isinstance(reply, LabelReply):
+        raise LlmError(f"a labeller must return a LabelReply, got {type(reply).__name__}")
+    return reply
 
 
 def _batch(tail: Sequence[Exchange], view: View, setup: Setup, *, newest: int) -> Batch:

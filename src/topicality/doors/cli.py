@@ -14,7 +14,7 @@ import typer
 
 from topicality import __version__
 from topicality.config import Policy
-from topicality.doors import cli_llm, cli_segment, show
+from topicality.doors import cli_llm, cli_recall, cli_segment, show
 from topicality.doors.cli_llm import JudgeOption, LlmOption, PromptsOption, UrlOption
 from topicality.errors import ConfigError, EmbedError, InputError, LlmError, StoreError, TopicalityError
 
@@ -29,6 +29,7 @@ app = typer.Typer(
 measure = typer.Typer(help="Measure quality on labelled data.", no_args_is_help=True)
 app.add_typer(measure, name="eval")
 cli_segment.register(app, measure)
+cli_recall.register(measure)
 cli_llm.register(app)
 
 PolicyOption = Annotated[

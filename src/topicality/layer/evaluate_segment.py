@@ -139,7 +139,7 @@ def evaluate_dialogues(
         "pk": _rounded(pk),
         "window_diff": _rounded(difference),
         "f1": _rounded(f1),
-        "score": None if f1 is None else _rounded(joint_score(pk, difference, f1)),
+        "score": None if f1 is None else _rounded(joint_score(pk or 0.0, difference or 0.0, f1)),
         "boundary_rate": {"gold": _rounded(gold_rate), "predicted": _rounded(guessed_rate)},
         "return_precision": _rounded(returns[0] / returns[1]) if has_topics and returns[1] else None,
         "return_recall": _rounded(returns[0] / returns[2]) if has_topics and returns[2] else None,

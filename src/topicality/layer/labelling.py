@@ -8,7 +8,8 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Literal
 from uuid import uuid4
 
@@ -22,7 +23,7 @@ from topicality.errors import StoreError, TopicalityError
 from topicality.llm.asking import Asker
 from topicality.llm.roles import AskedLabeller
 from topicality.ports import Store, Turn
-from topicality.records import Applied, Change, Exchange, LogRun, Operation, PutState, PutTopic
+from topicality.records import Applied, Change, Exchange, LogRun, Operation, PutState, PutTopic, RunRecord
 from topicality.types import LlmUse
 
 STATE = "labeller"  # the worker's state, by conversation
@@ -100,18 +101,12 @@ def relabel(
         _apply(turn, f"{key}-lease", owner, conversation, [PutState(LEASE, lease)])
     labeller = AskedLabeller(asker, f"{owner}/{conversation}")
     done = run(labeller, made, how, key=key, at=now)
-    with store.turn(owner, conversation) as turn:
-        now = clock()
-        state = WorkerState.load(turn.state(STATE))
-        told = done if _current(turn, made) else None
-        found = _found(turn, told, reading, now) if told is not None and told.status == "accepted" else None
-        if told is None or (told.status == "accepted" and found is None):
-            operations: list[Operation] = []
-            reason = "stale"
-        else:
-            operations = [*(found or []), PutState(STATE, after(state, told, how.gates, now=now).dump())]
-            reason = told.status
-        _apply(turn, key, owner, conversation, [*operations, LogRun(done.record()), PutState(LEASE, None)])
+    try:
+        reason, operations = _written(store, owner, conversation, done, how, reading, clock)
+    except BaseException:
+        with suppress(TopicalityError), store.turn(owner, conversation) as turn:
+            _apply(turn, f"{key}-lost", owner, conversation, [PutState(LEASE, None)])
+        raise
     changed = tuple(one.topic.id for one in operations if isinstance(one, PutTopic))
     faults = (*(fault.text for fault in done.faults), *([done.error] if done.error else []))
     return Relabelled(reason, changed, done.notes, faults, tuple(labeller.uses))
@@ -141,6 +136,33 @@ def relabel_all(
             return [*results, result] if result.llm or not results else results
         results.append(result)
     return results
+
+
+def _written(
+    store: Store,
+    owner: str,
+    conversation: str,
+    done: Run,
+    how: Setup,
+    reading: Reading,
+    clock: Callable[[], float],
+) -> tuple[str, list[Operation]]:
+    """Write what came of a run: topics, the worker's state and the log together."""
+    with store.turn(owner, conversation) as turn:
+        now = clock()
+        state = WorkerState.load(turn.state(STATE))
+        reason: str = done.status
+        operations: list[Operation] = []
+        if not _current(turn, done.batch):
+            reason = "stale"
+        elif done.status == "accepted":
+            found = _found(turn, done, reading, now)
+            reason = "stale" if found is None else reason
+            operations = found or []
+        if reason != "stale":
+            operations.append(PutState(STATE, after(state, done, how.gates, now=now).dump()))
+        _apply(turn, done.id, owner, conversation, [*operations, LogRun(_logged(done)), PutState(LEASE, None)])
+    return reason, operations
 
 
 class BackgroundLabeller:
@@ -249,6 +271,12 @@ def _first(spans: Spans, most: int, *, newest: bool = False) -> Spans:
             kept.append((last - taken + 1, last) if newest else (first, first + taken - 1))
         most -= taken
     return tuple(sorted(kept))
+
+
+def _logged(done: Run) -> RunRecord:
+    """The run for the log; a reply may spell out the escape of NUL, which stores take for one."""
+    record = done.record()
+    return replace(record, data=json.loads(json.dumps(record.data).replace("\\u0000", "\\u2400")))
 
 
 def _current(turn: Turn, batch: Batch) -> bool:

@@ -267,7 +267,8 @@ def _side(
 ) -> SideReading | None:
     if book is None or evidence is None:
         return None
-    part, vectors = evidence.rows(own), matrix[own]
+    part = evidence if own == slice(0, len(matrix)) else evidence.rows(own)
+    vectors = matrix[own]
     if fit is not None:
         columns = [fit.apply(part.logits[:, index], vectors) for index in range(part.logits.shape[1])]
         part = replace(part, logits=np.column_stack(columns), slope=part.slope * fit.slope)

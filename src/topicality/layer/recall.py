@@ -9,7 +9,7 @@ from topicality.core.meter import TokenCounter
 from topicality.core.packet import Evidence
 from topicality.core.recall import analysis, head, render
 from topicality.core.recall.features import EXPAND, candidates, features
-from topicality.core.recall.pack import Said, Topic, pack, shortlist
+from topicality.core.recall.pack import Said, Style, Topic, pack, shortlist
 from topicality.core.recall.pool import Ints, Place, Pool, Statistics, build, merged
 from topicality.core.recall.question import Question, read
 from topicality.embed.recall import load_recall
@@ -133,61 +133,77 @@ def recall(
     budget: int,
     now: float,
     count: TokenCounter | None = None,
-    topic: str | None = None,
     topic_of: Topic | None = None,
-    vector: Array | None = None,
 ) -> Recall:
     """Find what matters for a question, within a token budget.
 
     Args:
-        scope: one conversation or all of an owner's; its times, sides and sequences filter what may be shown.
+        scope: one conversation or all of an owner's; its times, sides and sequences filter what may be shown (see
+            `of_topic` for those of a topic).
         question: any message; blank ones find nothing.
         budget: tokens of the answer's text, at least 1.
         now: seconds since the epoch (UTC); "last week" counts from here.
         count: tokens of a text; None for the encoder's own tokenizer.
-        topic: only this topic's exchanges (id; needs a conversation).
         topic_of: names the topic of an exchange by conversation and sequence, for the headers.
-        vector: of the question, if it is known already.
     Returns:
         At most `budget` tokens, passages in chronological order, none twice. Same store, same question: same answer.
     Raises:
-        ConfigError: the budget. InputError: an unknown topic. StoreError, EmbedError: the store or the encoder failed.
+        ConfigError: the budget. StoreError, EmbedError: the store or the encoder failed.
     Cost: three or four searches of the store, a read of about 700 passages, another of about 100 texts; it does not read
         conversations whole (docs/recall.md has the times).
     """
     if isinstance(budget, bool) or budget < 1:
         raise ConfigError("cannot be used", key="budget", got=budget, accepted="a whole number from 1")
     counter = count or token_counter(embedder)
-    if topic is not None:
-        scope = _of_topic(store, scope, topic)
-    case = gather(store, embedder, scope, question, now, vector) if question.strip() and store.space else None
-    heads, any_heads = load_recall(embedder)
+    case = gather(store, embedder, scope, question, now) if question.strip() and store.space else None
     if case is None:
-        return Recall("", (), 0, True, "plain" if heads is None else "learned", 0)
+        return Recall("", (), 0, True, "learned" if load_recall(embedder)[0] else "plain", 0)
+    return answer(store, embedder, scope, case, budget, counter, topic_of)
+
+
+def answer(
+    store: Store,
+    embedder: Embedder,
+    scope: Scope,
+    case: Case,
+    budget: int,
+    count: TokenCounter,
+    topic_of: Topic | None = None,
+    learned: tuple[head.Heads | None, head.Heads | None] | None = None,
+) -> Recall:
+    """The second half of `recall`: rank the candidates, read the best ones' texts, pack them. For several budgets, say.
+
+    Args:
+        learned: other weights than the bundled ones (see `embed.recall.load_recall`).
+    """
+    heads, any_heads = learned or load_recall(embedder)
     scored, method = head.scores(heads, case.found)
     nothing = False
     if any_heads is not None:
         values = head.signals(case.pool, case.asked, case.found, scored, case.statistics)
         nothing = head.absence(any_heads, values, calibrated=heads is not None) >= 0.0
-    pool = case.pool
-    wanted = shortlist(pool, case.rows, scored, budget)
-    said = _texts(store, scope.owner, pool, wanted)
-    packed = pack(
-        pool, case.rows, scored, said, budget, counter,
-        note=render.NOTHING_NOTE if nothing else "", topic=topic_of, several=scope.conversation is None,
-    )  # fmt: skip
+    pool, note = case.pool, render.NOTHING_NOTE if nothing else ""
+    said = _texts(store, scope.owner, pool, shortlist(pool, case.rows, scored, budget))
+    packed = pack(pool, case.rows, scored, said, budget, count, Style(note, topic_of, scope.conversation is None))
     shown = []
     for chosen in packed.chosen:
         passage, source = pool.passages[chosen.row], said[chosen.row]
-        label = topic_of(passage.conversation, passage.sequence) if topic_of else None
         text = source.text
-        cut = bool(text[: chosen.start].strip() or text[chosen.end :].strip())
         shown.append(
             Recalled(
-                passage.conversation, passage.sequence, passage.side, source.name, passage.at, chosen.start, chosen.end,
-                text[chosen.start : chosen.end], cut, label, round(chosen.score, 4),
+                passage.conversation,
+                passage.sequence,
+                passage.side,
+                source.name,
+                passage.at,
+                chosen.start,
+                chosen.end,
+                text[chosen.start : chosen.end],
+                bool(text[: chosen.start].strip() or text[chosen.end :].strip()),
+                topic_of(passage.conversation, passage.sequence) if topic_of else None,
+                round(chosen.score, 4),
             )
-        )  # fmt: skip
+        )
     return Recall(packed.text, tuple(shown), packed.omitted, nothing, method, packed.tokens)
 
 
@@ -218,6 +234,22 @@ def gather(
     if not len(rows):
         return None
     return Case(asked, pool, rows, features(pool, asked, vector, rows), statistics)
+
+
+def of_topic(store: Store, scope: Scope, topic: str) -> Scope:
+    """The scope, narrowed to the exchanges of a topic (by id) of its conversation.
+
+    Raises:
+        InputError: the topic is not known, or the scope names no conversation.
+    """
+    if scope.conversation is None:
+        raise InputError("a topic belongs to a conversation; name it")
+    for _, record in store.topics(scope.owner, scope.conversation):
+        if record.id == topic:
+            ranges = scope.sequences or ((1, max((last for _, last in record.spans), default=1)),)
+            both = ((max(a, c), min(b, d)) for a, b in record.spans for c, d in ranges)
+            return replace(scope, sequences=tuple(pair for pair in both if pair[0] <= pair[1]) or ((0, 0),))
+    raise InputError(f"there is no topic {topic[:40]!r} in this conversation")
 
 
 def token_counter(embedder: Embedder) -> TokenCounter:
@@ -282,20 +314,5 @@ def _texts(store: Store, owner: str, pool: Pool, rows: Ints) -> dict[int, Said]:
     return found
 
 
-def _of_topic(store: Store, scope: Scope, topic: str) -> Scope:
-    if scope.conversation is None:
-        raise InputError("a topic belongs to a conversation; name it")
-    for _, record in store.topics(scope.owner, scope.conversation):
-        if record.id == topic:
-            if scope.sequences:
-                spans = tuple(
-                    (max(a, c), min(b, d)) for a, b in record.spans for c, d in scope.sequences if max(a, c) <= min(b, d)
-                )
-                return replace(scope, sequences=spans or ((0, 0),))
-            return replace(scope, sequences=record.spans or ((0, 0),))
-    raise InputError(f"there is no topic {topic[:40]!r} in this conversation")
-
-
 def _place(hit: Hit) -> Place:
     return hit.conversation, hit.sequence, hit.side, hit.position
-

@@ -25,12 +25,13 @@ _HEAD = 4000  # characters that are looked at to say what a text looks like
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff]{2,}")
 FUNCTION_WORDS = frozenset(
-    """a about after all also am an and any are as at be because been before being but by can could did do does doing for from
-    get got had has have having he her here hers him his how i if in into is it its just like me more most my no nor not of off on
-    or our out over own s she should so some such t than that the their them then there these they this those through to too
-    under up very was we were what when where which while who whom why will with would you your im ive id ill dont didnt doesnt
-    isnt wasnt wont cant its thats whats youre hes shes theyre weve lets us ok okay yes yeah oh hey hi hello thanks thank
-    much many really well one mention only say said tell
+    """
+    a about after all also am an and any are as at be because been before being but by can could did do does doing
+    for from get got had has have having he her here hers him his how i if in into is it its just like me more most
+    my no nor not of off on or our out over own s she should so some such t than that the their them then there
+    these they this those through to too under up very was we were what when where which while who whom why will
+    with would you your im ive id ill dont didnt doesnt isnt wasnt wont cant its thats whats youre hes shes theyre
+    weve lets us ok okay yes yeah oh hey hi hello thanks thank much many really well one mention only say said tell
     """.split()
 )
 _MINE = frozenset("i im ive id ill my me mine we our were weve".split())
@@ -47,8 +48,8 @@ _NUMBER = re.compile(
     re.IGNORECASE,
 )
 _STANDING = re.compile(
-    r"\b(?:when(?:ever)? i ask|from now on|i(?:'d| would)? (?:prefer|rather)|keep in mind|please remember|(?:always|never|please) "
-    r"(?:use|include|give|format|provide|explain|answer|respond|reply|write|show|add|start|end|call|mention))\b",
+    r"\b(?:when(?:ever)? i ask|from now on|i(?:'d| would)? (?:prefer|rather)|keep in mind|please remember"
+    r"|(?:always|never|please) (?:use|include|give|format|provide|explain|answer|respond|reply|write|show|add|start|end|call|mention))\b",
     re.IGNORECASE,
 )
 _PROPER = re.compile(r"(?<=[a-z,;:] )[A-Z][\w'-]+")
@@ -81,8 +82,9 @@ class Facts:
     @classmethod
     def of_mark(cls, mark: str) -> Facts:
         """From a term; a mark that is none says nothing."""
-        mine = mark[-1:]
-        return cls(*(letter in mark for letter in "qtnsp"), int(mine) if mine in ("0", "1", "2", "3") else 0)
+        question, time, number, standing, proper = (letter in mark for letter in "qtnsp")
+        mine = int(mark[-1]) if mark[-1:] in ("0", "1", "2", "3") else 0
+        return cls(question, time, number, standing, proper, mine)
 
 
 def words(text: str) -> list[str]:

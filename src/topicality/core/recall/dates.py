@@ -138,7 +138,7 @@ def _past(match: re.Match[str], now: datetime) -> Iterator[tuple[datetime, datet
     yield _midnight(now) - _count(match.group(1)) * _DAYS[match.group(2).casefold()] * _DAY, _midnight(now) + _DAY
 
 
-def _relative(match: re.Match[str], now: datetime) -> Iterator[tuple[datetime, datetime]]:  # noqa: C901, PLR0912 - a table of phrases
+def _relative(match: re.Match[str], now: datetime) -> Iterator[tuple[datetime, datetime]]:
     phrase = " ".join(match.group().casefold().split())
     today = _midnight(now)
     this, what = phrase.startswith("this "), phrase.split()[-1]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,7 +16,7 @@ EXPAND = 60  # best hits of each list whose neighbours become candidates
 _AFTER = 14 * 86400.0  # seconds after a time in which it may still be talked about
 _SMALL = 1e-9
 
-Floats = NDArray[np.floating]
+Floats = NDArray[np.floating[Any]]
 
 
 def candidates(pool: Pool, hits: Ints, best: Ints, allowed: Mask) -> Ints:
@@ -33,10 +35,10 @@ def candidates(pool: Pool, hits: Ints, best: Ints, allowed: Mask) -> Ints:
     return found[allowed[found]]
 
 
-def bm25(counts: Array, length: Array, idf: Array, mean: float, b: float = B) -> Array:
+def bm25(counts: Floats, length: Floats, idf: Array, mean: float, b: float = B) -> Floats:
     """BM25 of rows with these counts and lengths (Robertson and Zaragoza 2009)."""
     norm = K1 * (1 - b + b * length / mean)
-    scores: Array = (counts * (K1 + 1) / (counts + norm[:, None])) @ idf
+    scores: Floats = (counts * (K1 + 1) / (counts + norm[:, None])) @ idf
     return scores
 
 
@@ -149,7 +151,8 @@ def _edge(pool: Pool, asked: Question, rows: Ints) -> Floats:
         return np.zeros(len(pool))
     low, high = float(np.nanmin(times)), float(np.nanmax(times))
     position = np.nan_to_num((pool.at - low) / max(1.0, high - low), nan=0.5).clip(0.0, 1.0)
-    return asked.first * (1 - position) + asked.last * position
+    found: Floats = asked.first * (1 - position) + asked.last * position
+    return found
 
 
 def _dated(pool: Pool, asked: Question) -> tuple[Floats, Floats]:
@@ -181,4 +184,5 @@ def _sessions(session: Ints, base: Array) -> Array:
     means = np.bincount(group, weights=np.where(place < 3, base[order], 0)) / 3
     found = np.empty(len(order), np.float32)
     found[order] = means[group]
-    return found / (found.max() + _SMALL)
+    found /= found.max() + _SMALL
+    return found

@@ -95,9 +95,7 @@ def scores(heads: Heads | None, found: Mapping[str, Array]) -> tuple[Array, Meth
     return heads.passage(np.stack([found[name] for name in heads.passage.names], axis=1)), "learned"
 
 
-def signals(
-    pool: Pool, asked: Question, found: Mapping[str, Array], scored: Array, statistics: Statistics
-) -> Array:
+def signals(pool: Pool, asked: Question, found: Mapping[str, Array], scored: Array, statistics: Statistics) -> Array:
     """What tells whether the store has an answer, in the order of `SIGNALS`.
 
     How much of the question the best passages say and how close they are, whether it has words that the store does not

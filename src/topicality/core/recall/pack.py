@@ -46,6 +46,20 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True)
+class Style:
+    """How evidence is written.
+
+    Attributes:
+        note: first line, if anything is shown. topic: names the topic of an exchange, for the headers.
+        several: headers name the conversation.
+    """
+
+    note: str = ""
+    topic: Topic | None = None
+    several: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Packed:
     """Evidence that fits.
 
@@ -82,10 +96,7 @@ def pack(
     said: Mapping[int, Said],
     budget: int,
     count: TokenCounter,
-    *,
-    note: str = "",
-    topic: Topic | None = None,
-    several: bool = False,
+    style: Style | None = None,
 ) -> Packed:
     """Greedy: the most score for the logarithm of its cost; who opens a day pays for its header.
 
@@ -93,18 +104,18 @@ def pack(
         rows: candidates. scores: log-odds, up to a constant, that each is wanted.
         said: texts by row; a candidate without one is not chosen.
         budget: tokens. count: tokens of a text.
-        note: first line, if anything is shown. topic: names the topic of an exchange, for the headers.
-        several: headers name the conversation.
     Returns:
         A text of at most `budget` tokens, whatever the counter. No message is in it twice, in whole or in part.
     Cost: O(candidates) a pick; each line is counted once, and the text about once.
     """
-    work = _Packing(pool, rows, scores, said, Meter(count), topic, several)
+    style = style or Style()
+    work = _Packing(pool, rows, scores, said, Meter(count), style)
+    note = style.note
     reserve = work.meter.text(render.left_out(999) + "\n") + (work.meter.text(note + "\n") if note else 0)
     work.fill(budget - reserve)
     drop = 1
     while work.chosen:
-        text = work.text(note)
+        text = work.text()
         tokens = work.meter.text(text)
         if tokens <= budget:
             shown = sorted(work.chosen, key=lambda c: work.place(c.row))
@@ -122,17 +133,16 @@ class _Packing:
         scores: Array,
         said: Mapping[int, Said],
         meter: Meter,
-        topic: Topic | None,
-        several: bool,
+        style: Style,
     ) -> None:
         self.pool, self.rows, self.said, self.meter = pool, rows, said, meter
-        self.topic, self.several = topic, several
+        self.style = style
         self.scores = np.asarray(scores, np.float64)
         self.weights = dict(zip(pool.stems, pool.idf.tolist(), strict=False))
         self.chosen: list[Chosen] = []
         self._seen: set[str] = set()
         self._opened: dict[int, list[int]] = {}  # day -> its chosen rows, ascending
-        self._started = _starts(pool) if several else None
+        self._started = _starts(pool) if style.several else None
 
     def place(self, row: int) -> tuple[float, int]:
         """Sort key of a row: as it was said; days of several conversations by the time they began."""
@@ -202,12 +212,12 @@ class _Packing:
 
     def _header(self, row: int) -> str:
         passage = self.pool.passages[row]
-        label = self.topic(passage.conversation, passage.sequence) if self.topic else None
-        return render.header(passage.sequence, passage.at, passage.conversation if self.several else None, label)
+        label = self.style.topic(passage.conversation, passage.sequence) if self.style.topic else None
+        return render.header(passage.sequence, passage.at, passage.conversation if self.style.several else None, label)
 
-    def text(self, note: str) -> str:
+    def text(self) -> str:
         """All of it, chronologically."""
-        lines = [note] if note else []
+        lines = [self.style.note] if self.style.note else []
         day, last = -1, ""
         for chosen in sorted(self.chosen, key=lambda c: self.place(c.row)):
             if self.pool.day[chosen.row] != day:

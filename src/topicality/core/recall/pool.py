@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from math import log
-from typing import Any
+from math import isnan, log, nan
 
 import numpy as np
 from numpy.typing import NDArray
@@ -166,7 +165,7 @@ def build(
         if passage.vector is not None:
             vectors[row] = passage.vector
     at = np.array([np.nan if p.at is None else p.at for p in passages], np.float64)
-    number, session, day = _order(passages, at, runs)
+    number, session, day = _order(passages, at.tolist(), runs)
     idf = np.array([statistics.idf(stem) for stem in stems] or [0.0], np.float32)
     return Pool(
         passages=tuple(passages),
@@ -208,26 +207,28 @@ def _marks(mark: str) -> tuple[float, ...]:
 _KNOWN_MARKS: dict[str, tuple[float, ...]] = {}
 
 
-def _order(passages: Sequence[StoredPassage], at: NDArray[np.float64], runs: Mapping[str, Ranges]) -> tuple[Any, ...]:
+def _order(
+    passages: Sequence[StoredPassage], at: Sequence[float], runs: Mapping[str, Ranges]
+) -> tuple[Ints, Ints, Ints]:
     """Numbers, sessions and days of passages. Without times a session is what was read in one run."""
-    size = len(passages)
-    number, session, day = (np.zeros(size, np.int64) for _ in range(3))
-    run, last_conversation, ahead = 0, "", 0
-    for row, passage in enumerate(passages):
-        if passage.conversation != last_conversation:
-            last_conversation, run, fresh, jump = passage.conversation, 0, True, _APART
+    found: list[tuple[int, int, int]] = []
+    number = session = day = run = 0
+    conversation, before = "", nan
+    for passage, now in zip(passages, at, strict=True):
+        ranges = runs.get(passage.conversation, ())
+        if passage.conversation != conversation:
+            fresh, jump, run = True, _APART, 0
         else:
-            ranges = runs.get(passage.conversation, ())
-            ahead = run
-            while ahead + 1 < len(ranges) and passage.sequence > ranges[ahead][1]:
-                ahead += 1
-            moved, run = ahead != run, ahead
-            silence = at[row] - at[row - 1]
-            fresh = moved if np.isnan(silence) else bool(silence > SESSION_GAP)
-            jump = _APART if moved else 1
-        if row:
-            number[row] = number[row - 1] + jump
-            session[row] = session[row - 1] + fresh
-            changed = not (np.isnan(at[row]) or np.isnan(at[row - 1])) and at[row] // _DAY != at[row - 1] // _DAY
-            day[row] = day[row - 1] + (fresh or changed)
-    return number, session, day
+            was = run
+            while run + 1 < len(ranges) and passage.sequence > ranges[run][1]:
+                run += 1
+            known = not (isnan(now) or isnan(before))
+            fresh = now - before > SESSION_GAP if known else run != was
+            jump = _APART if run != was else 1
+        number += jump
+        session += fresh
+        day += fresh or now // _DAY != before // _DAY if not (isnan(now) or isnan(before)) else fresh
+        found.append((number, session, day))
+        conversation, before = passage.conversation, now
+    columns = np.array(found, np.int64).reshape(-1, 3)
+    return columns[:, 0], columns[:, 1], columns[:, 2]

@@ -23,7 +23,9 @@ CUT = "…"
 SAME = "  "
 _NAME = 40  # characters of a speaker's name
 _LINE = re.compile(rf'(?:({SAME})|(.+?): )({CUT}?)("(?:[^"\\]|\\.)*")({CUT}?)')
-_HEADER = re.compile(r"#\d+(?: (\d{1,2} [A-Z][a-z]{2} \d{1,4}))?(?: in (\"(?:[^\"\\]|\\.)*\"))?(?: (\"(?:[^\"\\]|\\.)*\"))?")
+_HEADER = re.compile(
+    r"#\d+(?: (\d{1,2} [A-Z][a-z]{2} \d{1,4}))?(?: in (\"(?:[^\"\\]|\\.)*\"))?(?: (\"(?:[^\"\\]|\\.)*\"))?"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,13 @@ _BREAK = re.compile(r"[.!?:]['\")*]*\s+|\n\s*")
 
 
 def best_window(
-    text: str, weights: Mapping[str, float], start: int = 0, end: int | None = None, *, size: int = SIZE, slack: int = SLACK
+    text: str,
+    weights: Mapping[str, float],
+    start: int = 0,
+    end: int | None = None,
+    *,
+    size: int = SIZE,
+    slack: int = SLACK,
 ) -> tuple[int, int]:
     """Character range of `size` to `size + slack` words of a text that match a question best; the earliest of equals.
 

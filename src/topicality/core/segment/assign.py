@@ -37,7 +37,7 @@ class Assignment(NamedTuple):
 
 def evidence(topics: Topics, row: Row, index: int) -> Evidence:
     """How a message sits with the live topics. Cost: O(live topics * D)."""
-    view = topics.look(row.vector, row.words)
+    view = topics.look(row.subject, row.words)
     return Evidence(view, topics.switch_features(view, index), topics.return_features(view, index))
 
 
@@ -52,7 +52,7 @@ def rows_for_heads(
     """
     switch, returns = found.switch, found.returns
     if ahead:
-        known = None if following is None else (following.vector, following.words)
+        known = None if following is None else (following.subject, following.words)
         more, each = topics.next_features(found.view, known, len(returns))
         switch = switch + more
         returns = [own + extra for own, extra in zip(returns, each, strict=True)]

@@ -12,7 +12,7 @@ from math import log1p, sqrt
 import numpy as np
 
 from topicality.core.segment.cues import SILENT_CUES, Cues, Words, overlap, read_cues
-from topicality.core.segment.heads import Probes
+from topicality.core.segment.heads import Probes, Subjects
 from topicality.vectors import Array
 
 LAGS = 8  # earlier messages that are looked at
@@ -62,7 +62,7 @@ class Row:
     """What is remembered of one message.
 
     Attributes:
-        vector: shape (D,), float32, length 1.
+        vector: shape (D,), float32, length 1. subject: shape (K,), the vector among subjects, for the topics.
         cosines, overlaps: with the eight messages before, the nearest first; -1 and 0 where there is none.
         best3: best cosine with the last three; 0 for the first message.
         trail: cosine with the exponential mean and with the plain mean of everything before.
@@ -75,6 +75,7 @@ class Row:
     cues: Cues
     words: Words
     vector: Array
+    subject: Array
     cosines: list[float]
     overlaps: list[float]
     best3: float
@@ -101,11 +102,12 @@ class Trail:
     """A conversation as far as it has been read: the last eight messages, means, and running sums. Bounded.
 
     Args:
-        dimension: of the vectors. probes: linear probes for the encoder.
+        dimension: of the vectors. probes, subjects: linear readings for the encoder.
     """
 
-    def __init__(self, dimension: int, probes: Probes) -> None:
+    def __init__(self, dimension: int, probes: Probes, subjects: Subjects) -> None:
         self.probes = probes
+        self.subjects = subjects
         self.rows: list[Row] = []  # the last LAGS, oldest first
         self.table = np.zeros((LAGS + 2, dimension), np.float32)  # exponential mean, sum, last messages (newest first)
         self.squares = [0.0, 0.0]  # squared lengths of the first two
@@ -134,6 +136,7 @@ class Trail:
             cues,
             words,
             vector,
+            self.subjects(vector),
             dots[2 : 2 + depth] + [-1.0] * (LAGS - depth),
             [overlap(words, other.words) for other in past] + [0.0] * (LAGS - depth),
             max(dots[2 : 2 + min(depth, 3)], default=0.0),

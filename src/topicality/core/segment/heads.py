@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import sqrt
 from typing import Any, Literal
 
 import numpy as np
@@ -68,8 +69,7 @@ class Net:
         np.exp(logits, out=logits)
         logits += 1.0
         np.reciprocal(logits, out=logits)
-        means: Array = logits @ self._share
-        return means
+        return np.asarray(logits @ self._share, dtype=np.float32)
 
     def one(self, row: list[float]) -> float:
         """The probability of one row."""
@@ -90,6 +90,32 @@ class Probes:
     def __call__(self, vector: Array) -> list[float]:
         """Twelve log-odds."""
         return list((vector @ self.weights + self.bias).tolist())
+
+
+class Subjects:
+    """Where vectors of one subject lie close together, whatever is done with it: asking, answering, thanking.
+
+    The directions in which messages of one dialogue differ are scaled down (within-class whitening), and few are kept.
+
+    Args:
+        mean: shape (D,). weights: shape (D, K).
+    Source: within-class covariance normalisation (Hatch et al. 2006); the classes are dialogues, so it needs no labels.
+    """
+
+    def __init__(self, mean: Array, weights: Array) -> None:
+        self.mean = np.asarray(mean, dtype=np.float32)
+        self.weights = np.ascontiguousarray(weights, dtype=np.float32)
+        self._shift = self.mean @ self.weights
+
+    @property
+    def dimension(self) -> int:
+        """K, the length of what it gives."""
+        return int(self.weights.shape[1])
+
+    def __call__(self, vector: Array) -> Array:
+        """The vector among subjects, shape (K,), float32, length 1. Cost: O(D * K)."""
+        seen = vector @ self.weights - self._shift
+        return np.asarray(seen / np.float32(sqrt(float(seen @ seen)) + 1e-9), dtype=np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +147,7 @@ class Heads:
 
     space: Space
     probes: Probes
+    subjects: Subjects
     boundary: Mapping[str, Mapping[str, Net]]
     switch: Mapping[str, Net]
     returning: Mapping[str, Net]
@@ -134,6 +161,8 @@ def packed(heads: Heads) -> dict[str, Any]:
     arrays: dict[str, Any] = {
         "probes.weights": heads.probes.weights.astype(np.float16),
         "probes.bias": heads.probes.bias,
+        "subjects.mean": heads.subjects.mean,
+        "subjects.weights": heads.subjects.weights.astype(np.float16),
     }
     for name, net in _nets(heads).items():
         for part in Net.PARTS:
@@ -156,6 +185,7 @@ def unpacked(arrays: Mapping[str, Any], space: Space, settings: Settings, card: 
         return Heads(
             space,
             Probes(np.asarray(arrays["probes.weights"], np.float32), np.asarray(arrays["probes.bias"], np.float32)),
+            Subjects(np.asarray(arrays["subjects.mean"]), np.asarray(arrays["subjects.weights"], np.float32)),
             {grain: {moment: net(f"{grain}.{moment}") for moment in MOMENTS} for grain in GRANULARITIES},
             {moment: net(f"switch.{moment}") for moment in MOMENTS[:2]},
             {moment: net(f"returning.{moment}") for moment in MOMENTS[:2]},

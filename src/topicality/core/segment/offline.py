@@ -109,7 +109,7 @@ def read_rows(said: Sequence[Message], vectors: Array, heads: Heads) -> tuple[li
     """
     from topicality.core.segment.company import speaker_of
 
-    trail = Trail(vectors.shape[1], heads.probes)
+    trail = Trail(vectors.shape[1], heads.probes, heads.subjects)
     rows: list[Row] = []
     known = np.empty((len(said), len(CAUSAL) + len(AHEAD) + _STYLE), np.float32)
     for index, message in enumerate(said):
@@ -135,7 +135,7 @@ def _pair(
         least = own_threshold(later, heads.settings.offline) * heads.settings.boundary[granularity] / balanced
     else:
         least = float(np.quantile(later, 1.0 - expected_rate)) if len(later) else 1.0
-    topics = Topics(vectors.shape[1], LIVE_TOPICS)
+    topics = Topics(heads.subjects.dimension, LIVE_TOPICS)
     choices = []
     for index, row in enumerate(rows):
         score = float(scores[index])
@@ -143,7 +143,7 @@ def _pair(
         kind, slot, candidates = _assigned(topics, heads, rows, known, index, score, granularity)
         if expected_rate is not None and kind != "continue" and index and not boundary:
             kind, slot, candidates = "continue", topics.current, ()
-        topics.place(slot, row.vector, row.cues, row.words, index)
+        topics.place(slot, row.subject, row.cues, row.words, index)
         number = int(topics.number[topics.current])
         boundary = index > 0 and (boundary or kind != "continue")
         choices.append(Choice(kind, number, boundary, score if index else 0.0, candidates))

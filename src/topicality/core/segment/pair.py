@@ -65,8 +65,8 @@ class PairTalk:
         self.heads = heads
         self.granularity = granularity
         self.rate = expected_rate
-        self.trail = Trail(heads.space.dimension, heads.probes)
-        self.topics = Topics(heads.space.dimension, limit)
+        self.trail = Trail(heads.space.dimension, heads.probes, heads.subjects)
+        self.topics = Topics(heads.subjects.dimension, limit)
         self.seen = {"once": Quantile(), "confirmed": Quantile()}
         self.pending: Pending | None = None
 
@@ -89,7 +89,7 @@ class PairTalk:
         row = self.trail.read(text, role, vector, speaker)
         settled = self._confirm(row) if self.pending is not None else None
         choice, found, slot = self._decide(index, row, None, None, ahead=False, quiet=quiet)
-        placed = self.topics.place(slot, row.vector, row.cues, row.words, index)
+        placed = self.topics.place(slot, row.subject, row.cues, row.words, index)
         if not quiet:
             self.pending = Pending(index, row, placed, found)
         return choice._replace(topic=self.current), settled
@@ -107,7 +107,7 @@ class PairTalk:
         self.topics.undo(pending.placed)
         row = pending.row
         choice, _, slot = self._decide(pending.index, row, following, pending.found, ahead=True)
-        self.topics.place(slot, row.vector, row.cues, row.words, pending.index)
+        self.topics.place(slot, row.subject, row.cues, row.words, pending.index)
         self.topics.next_number = max(self.topics.next_number, announced)  # a number that was told is not told again
         return choice._replace(topic=self.current)
 
@@ -187,7 +187,10 @@ class PairTalk:
     def load(self, values: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
         """Take over what `dump` gave."""
         trail, topics = self.trail, self.topics
-        trail.rows = [_row(row, vector) for row, vector in zip(values["rows"], arrays["vectors"], strict=True)]
+        trail.rows = [
+            _row(row, vector, trail.subjects(vector))
+            for row, vector in zip(values["rows"], arrays["vectors"], strict=True)
+        ]
         if arrays["table"].shape != trail.table.shape or len(trail.rows) > LAGS:
             raise ValueError("shape")
         trail.table = arrays["table"]
@@ -219,10 +222,10 @@ def _row_values(row: Row) -> dict[str, Any]:
     return {"cues": cues, "words": sorted(row.words), **{name: getattr(row, name) for name in _ROW}}
 
 
-def _row(values: dict[str, Any], vector: Array) -> Row:
+def _row(values: dict[str, Any], vector: Array, subject: Array) -> Row:
     kept = {name: values[name] for name in _ROW}
     kept["trail"], kept["new_words"] = tuple(kept["trail"]), tuple(kept["new_words"])
-    return Row(Cues(*values["cues"]), frozenset(values["words"]), vector, **kept)
+    return Row(Cues(*values["cues"]), frozenset(values["words"]), vector, subject, **kept)
 
 
 def _placed_values(placed: Placed) -> dict[str, Any]:

@@ -114,13 +114,12 @@ def rank(line: Array) -> Array:
     """Where each value stands among all: 0 for the lowest, 1 for the highest."""
     ranks = np.empty(len(line), np.float32)
     ranks[np.argsort(line, kind="stable")] = np.arange(len(line))
-    scaled: Array = ranks / max(len(line) - 1, 1)
-    return scaled
+    return np.asarray(ranks / max(len(line) - 1, 1), dtype=np.float32)
 
 
 def _moved(line: Array, step: int) -> Array:
     """Row i has the value of row i - step; 1 where there is none."""
-    moved = np.full_like(line, 1.0)
+    moved: Array = np.full_like(line, 1.0)
     if abs(step) < len(line):
         if step > 0:
             moved[step:] = line[:-step]
@@ -133,8 +132,7 @@ def _above_neighbours(line: Array) -> Array:
     lowest = _moved(line, 1)
     for step in (-1, 2, -2):
         lowest = np.minimum(lowest, _moved(line, step))
-    above: Array = line - lowest
-    return above
+    return np.asarray(line - lowest, dtype=np.float32)
 
 
 def _words(rows: Sequence[Row]) -> tuple[Array, Array]:
