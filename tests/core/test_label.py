@@ -102,6 +102,8 @@ def test_small_talk_numbers_code_and_links_name_nothing() -> None:
 def test_contractions_name_nothing_and_possessives_name_their_owner() -> None:
     found = grams_of("They'll see what you’d ain't must've y'all, Norbank's vault")
     assert set(found.found) == {"norbank", "norbank vault", "vault"}
+    curly = grams_of("Norbank’s vault, Norbank's vault")
+    assert curly.found["norbank vault"].spellings == (("Norbank's vault", 4), ("Norbank’s vault", 4))
 
 
 def test_speakers_are_no_subject() -> None:

@@ -22,7 +22,7 @@ _JOINERS = frozenset(" -._/&+")
 _OPENERS = frozenset(".!?…:;。！？\n\r\t*#>|•·-–—\"“'‘(")
 _POINTS = (0, 4, 6, 7)  # for a word that stands once, twice, three times in a message; 8 from four on
 _NUMBER = re.compile(r"v?\d[\d.,]*(?:st|nd|rd|th|s|k|m|am|pm|x|ms|px|fps|kb|mb|gb|h|min|km|kg)?")
-_CONTRACTION = re.compile(r".*(?:n['’]t|['’](?:ll|ve|d|re|m|all))")
+_CONTRACTION = re.compile(r".*(?:n't|'(?:ll|ve|d|re|m|all))")
 
 # Words that people use about anything. They may stand inside a name ("Good Omens"), but name nothing alone.
 _CHATTER = """
@@ -170,14 +170,14 @@ def _analysed(word: str) -> tuple[str, bool]:
     """The stem of a word, "" when it names nothing; and whether it can stand alone."""
     if len(word) > 40:
         return "", False
-    folded = word.casefold()
+    folded = word.casefold().replace("’", "'")
     if _NUMBER.fullmatch(folded):
         return folded, False
     if not folded.isascii():
-        return folded.replace("'", "").replace("’", ""), len(folded) > 1
+        return folded.replace("'", ""), len(folded) > 1
     if _CONTRACTION.fullmatch(folded):
         return "", False
-    possessive = folded[:-2] if folded.endswith(("'s", "’s")) else folded
+    possessive = folded.removesuffix("'s")
     content = content_stems(possessive)
     if not content or content[0] in _chatter():
         return "", False

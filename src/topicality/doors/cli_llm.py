@@ -162,7 +162,7 @@ def _written(source: str, where: Path, policy: Policy, found: list[Expanded]) ->
 
     from_toml = source not in PRESETS and Path(source).suffix.lower() == ".toml"
     if from_toml and where.suffix.lower() == ".toml":
-        return expanded_toml(Path(source).read_text("utf-8-sig"), found)
+        return expanded_toml(Path(source).read_bytes().decode("utf-8-sig"), found)
     from topicality.doors.cli import dumped
 
     return dumped(where, Policy(**expanded_values(policy.dump(), found)))
@@ -172,7 +172,7 @@ def _replace(path: Path, text: str) -> None:
     """Write beside the file and put it in its place, so that an interruption leaves the old one."""
     beside = path.with_name(path.name + ".new")
     try:
-        beside.write_text(text, "utf-8")
+        beside.write_bytes(text.encode("utf-8"))  # line ends stay what they are
         os.replace(beside, path)  # noqa: PTH105 - atomic on every platform, unlike a rename
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error})") from error
