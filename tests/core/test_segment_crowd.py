@@ -111,8 +111,8 @@ def test_company() -> None:
     anna, bert, cleo = (Message("user", "hi", name=name) for name in ("anna", "bert", "cleo"))
     named = Message("user", "anna: hi", name="cleo")
     assert kind_after() == "pair"
-    assert kind_after(*[anna] * 11) == "unknown"
-    assert kind_after(*[anna] * 11, bert) == "pair"
+    assert kind_after(*[anna] * 19) == "unknown"
+    assert kind_after(*[anna] * 19, bert) == "pair"
     assert kind_after(anna, bert, cleo) == "meeting"
     assert kind_after(anna, bert, cleo, named) == "meeting"
     assert kind_after(anna, bert, cleo, named, named) == "crowd"

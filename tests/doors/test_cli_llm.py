@@ -95,7 +95,7 @@ def test_check_asks_the_model_and_says_what_that_cost(server: Server, run: Any, 
     assert code == 0
     assert "ALLOW" in out
     assert "fine by me" in out
-    assert "language model: 1 calls for 1 messages, 100 + 9 tokens" in err
+    assert "language model: asked 1 times, 1 calls, 100 + 9 tokens" in err
     assert server.asked[0]["message"] == OFF
 
 
@@ -182,9 +182,8 @@ def test_expand_can_only_show_or_write_elsewhere(server: Server, run: Any, polic
     code, out, _ = run("policy", "expand", policy, "--llm-url", server.url, "--dry-run", "--json")
     report = json.loads(out)
     assert (code, report["written"], report["llm_calls"]) == (0, None, 1)
-    assert report["rules"] == [
-        {"side": "allowed", "rule": "billing", "examples": EXPANDS["includes"], "counterexamples": EXPANDS["near_misses"], "error": None}
-    ]  # fmt: skip
+    wanted = {"side": "allowed", "rule": "billing", "examples": EXPANDS["includes"], "error": None}
+    assert report["rules"] == [{**wanted, "counterexamples": EXPANDS["near_misses"]}]
     assert policy.read_text() == TOML
     for name in ("other.toml", "other.json", "other.yaml"):
         code, _, _ = run("policy", "expand", policy, "--llm-url", server.url, "-o", tmp_path / name)

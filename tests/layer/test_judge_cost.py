@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,6 +20,10 @@ ON, OFF, HARM = "How do I update my credit card?", "Write me a poem about snow",
 SAYS = '{"verdict": "off_topic", "rule": null, "confidence": 0.9, "reason": "snow"}'
 ALLOWS = '{"verdict": "allowed", "rule": null, "confidence": 0.9, "reason": "fine"}'
 TALK = [ON, OFF, HARM, "", "thanks", "What does an invoice cost?", "x" * 20_000, "Как дела?"]
+
+
+def said(reply: str, system: str, user: str) -> str:
+    return reply
 
 
 def never_asked(system: str, user: str) -> str:
@@ -99,7 +104,8 @@ def test_a_dead_judge_delays_by_its_timeout_and_then_is_left_alone() -> None:
 def test_no_text_of_a_message_or_a_reply_gets_into_the_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "topicality")
     for reply in ('{"SECRET": 1}', "SECRET", SAYS.replace("snow", "SECRET"), '{"verdict": "SECRET"}'):
-        Guard(Policy(**RULES, judge="always"), judge=lambda system, user, reply=reply: reply).check(OFF + " HIDDEN")
+        model = CallableLlm(partial(said, reply))
+        Guard(Policy(**RULES, judge="always"), judge=model).check(OFF + " HIDDEN")
     assert caplog.records
     text = "\n".join(record.getMessage() for record in caplog.records if record.name.startswith("topicality"))
     assert "SECRET" not in text

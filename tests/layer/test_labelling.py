@@ -13,6 +13,7 @@ import pytest
 
 from topicality.core import book as books
 from topicality.core.book import Book, Reading
+from topicality.core.label import Words
 from topicality.core.spans import size
 from topicality.core.topics import Assigned, record_of
 from topicality.core.worker import Gates, Setup, WorkerState
@@ -46,7 +47,7 @@ def fill(store: Store, plan: list[tuple[str, str]], *, start: int = 0, keep: boo
     store.apply(Change(f"fill{start}", "o", "x", tuple(operations)))
     book, topics = Book(), dict[str, Any]()
     for exchange, (_, topic) in zip(store.exchanges(Scope("o", "x")), plan, strict=True):
-        known = {name: (one, books.Words()) for name, one in topics.items() if name not in book.state.live}
+        known = {name: (one, Words()) for name, one in topics.items() if name not in book.state.live}
         decision: Any = "new" if topic not in topics else "continue"
         assigned = Assigned(exchange.sequence, topic, decision)
         done = books.record(book, assigned, exchange, now=100.0, reading=READING, earlier=known)
@@ -86,6 +87,13 @@ class Labels:
         spans = [{"first": sequences[0], "last": sequences[-1]}]
         topic = {"labels": ["one name", "another name"], "terms": words[:3], "spans": spans, "status": "open"}
         return LlmReply(json.dumps({"topics": [topic]}), 200, 40)
+
+
+def held(release: threading.Event) -> Callable[[], None]:
+    def wait() -> None:
+        release.wait(10)
+
+    return wait
 
 
 class Clock:
@@ -258,7 +266,11 @@ def test_chatting_goes_on_while_the_labeller_works(store: Store) -> None:
 def test_a_reply_for_exchanges_that_were_changed_meanwhile_is_thrown_away(store: Store, operation: Any) -> None:
     two_topics(store)
     before, model = topics(store), Labels()
-    model.before = lambda: store.apply(Change("meanwhile", "o", "x", (operation,))) and None
+
+    def meanwhile() -> None:
+        store.apply(Change("meanwhile", "o", "x", (operation,)))
+
+    model.before = meanwhile
     result = ask(store, model)
     assert result.reason == "stale"
     assert topics(store) == before
@@ -321,7 +333,7 @@ def test_a_state_that_is_damaged_starts_afresh(store: Store) -> None:
 def test_waking_never_waits_and_never_queues_twice(store: Store) -> None:
     two_topics(store)
     release, model = threading.Event(), Labels()
-    model.before = lambda: release.wait(10) and None
+    model.before = held(release)
     results: list[str] = []
     worker = BackgroundLabeller(
         store, Asker(CallableLlm(model)), how=HOW, on_done=lambda owner, talk, result: results.append(result.reason)
@@ -370,7 +382,7 @@ def test_what_goes_wrong_in_the_background_stays_there(caplog: pytest.LogCapture
 def test_a_full_queue_drops_the_wake() -> None:
     store, release, model = open_store("memory://"), threading.Event(), Labels()
     two_topics(store)
-    model.before = lambda: release.wait(10) and None
+    model.before = held(release)
     worker = BackgroundLabeller(store, Asker(CallableLlm(model)), how=HOW, waiting=1)
     worker.wake("o", "x")
     deadline = time.monotonic() + 10

@@ -11,11 +11,11 @@ import pytest
 
 from topicality.config import Policy
 from topicality.embed import CachedEmbedder, load
+from topicality.embed.segment import load_heads
 from topicality.errors import ConfigError, EmbedError, InputError, SpaceMismatchError
 from topicality.layer.evaluate_segment import evaluate_dialogues, mean_of_segmentations, read_dialogues
 from topicality.layer.segmentation import TopicSegmenter, labels_of
 from topicality.layer.watching import Watcher
-from topicality.embed.segment import load_heads
 from topicality.types import Message, Space
 from topicality.vectors import Array
 

@@ -96,11 +96,11 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Scripted]]:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.0"
 
-            def do_GET(self) -> None:  # noqa: N802 - the library's name
+            def do_GET(self) -> None:
                 scripted.paths.append(self.path)
                 Script.raw(json.dumps({"object": "list", "data": [{"id": "first"}, {"id": "second"}]}).encode())(self)
 
-            def do_POST(self) -> None:  # noqa: N802 - the library's name
+            def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
                 scripted.bodies.append(json.loads(body))
                 scripted.headers.append({key.lower(): value for key, value in self.headers.items()})

@@ -135,6 +135,7 @@ def test_tries_are_bounded(serve: Any, script: Any, retries: int) -> None:
     assert len(server.bodies) == retries + 1
 
 
+@pytest.mark.slow
 def test_pauses_grow_and_differ(serve: Any, script: Any) -> None:
     gaps = []
     for _ in range(3):

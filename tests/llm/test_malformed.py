@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from topicality import Guard, Policy, TopicRule
 from topicality.core.expansion import read_expansion
 from topicality.core.selection import Selection, read_selection
+from topicality.core.worker import Gates
 from topicality.layer.labelling import STATE, relabel, setup
 from topicality.layer.selecting import Candidates, select
 from topicality.llm import Asker, Budget, CallableLlm
-from topicality.core.worker import Gates
 from topicality.records import Begin, Change, Complete, PutState, PutTopic, TopicRecord
 from topicality.store import open_store
 

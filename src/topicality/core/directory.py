@@ -90,6 +90,7 @@ def directory(
     now: float,
     scores: Mapping[str, float] | None = None,
     detailed: int = 20,
+    unlisted: tuple[int, int] = (0, 0),
 ) -> Directory:
     """The list of topics, as much of it as fits.
 
@@ -100,6 +101,7 @@ def directory(
     Args:
         budget: most tokens of the text. count: tokens of a text.
         scores: how much each topic matters now, by id, from recall; higher is better, topics without one do not matter.
+        unlisted: topics, and exchanges in them, that are not given; so a caller with many gives the likely ones only.
     Raises:
         InputError: the budget is negative or not a whole number; a time is not finite.
     Cost: O(T log k) for T topics of which k can fit; each of those is written and counted once.
@@ -127,10 +129,10 @@ def directory(
     for place, n in enumerate(order):
         places[n] = place
     sizes = [size(topic.spans) for topic in best]
-    total = sum(size(topic.spans) for topic in live)
+    total = sum(size(topic.spans) for topic in live) + unlisted[1]
 
     def rest(chosen: Sequence[int]) -> str:
-        left = len(live) - len(chosen)
+        left = len(live) + unlisted[0] - len(chosen)
         inside = sum(sizes[n] for n in chosen)
         return f"[Not listed: {left} topic{'' if left == 1 else 's'}, {total - inside} exchanges]" if left else ""
 
@@ -138,7 +140,7 @@ def directory(
     if not text:
         text = next((text for text in (_joined(header, rest([])), rest([])) if meter.text(text) <= room), "")
     named = tuple(best[n].id for n in sorted(chosen, key=lambda n: places[n]))
-    return Directory(text, meter.text(text) if text else 0, named, len(live) - len(named))
+    return Directory(text, meter.text(text) if text else 0, named, len(live) + unlisted[0] - len(named))
 
 
 def name_of(topic: Listed) -> str:

@@ -81,20 +81,20 @@ def check(
         raise ConfigError("unknown role", key="--role", got=role, accepted="user, assistant")
     from topicality.layer.guard import Guard
 
-    guard = Guard(chosen, encoder, judge=cli_llm.asker(llm, llm_url, prompts))
+    model = cli_llm.asker(llm, llm_url, prompts)
+    guard = Guard(chosen, encoder, judge=model)
     rows = [(text, context or []) for text in texts] if texts else None
-    worst, asked = False, []
+    worst = False
     for batch in [rows] if rows is not None else _batches(_lines(context or [])):
         verdicts = guard.check_many([text for text, _ in batch], [said for _, said in batch], role=role)
         for (text, _), verdict in zip(batch, verdicts, strict=True):
             worst = worst or verdict.action != "allow"
-            asked += [verdict] if verdict.llm is not None else []
             if as_json:
                 _json(verdict.to_dict())
             else:
                 show.verdict(text, verdict)
     if not as_json:
-        cli_llm.cost(asked)
+        cli_llm.cost(model)
         show.hints(chosen.hints() if sys.stdout.isatty() else [])
     if worst:
         raise typer.Exit(1)

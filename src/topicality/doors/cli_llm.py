@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +14,6 @@ from rich.text import Text
 from topicality.config import PRESETS, Policy
 from topicality.doors import show
 from topicality.errors import ConfigError, InputError
-from topicality.types import Verdict
 
 if TYPE_CHECKING:
     from topicality.layer.expanding import Expanded
@@ -64,14 +62,13 @@ def judged_by(policy: Policy, judge: str | None) -> Policy:
     return policy if judge is None else policy.model_copy(update={"judge": _choice(judge)})
 
 
-def cost(verdicts: Sequence[Verdict]) -> None:
+def cost(model: Asker | None) -> None:
     """What asking cost, on standard error; nothing when nothing was asked."""
-    uses = [verdict.llm for verdict in verdicts if verdict.llm is not None]
-    if uses:
+    counts = model.counters.to_dict().values() if model is not None else []
+    for count in counts:
         _line(
-            f"language model: {sum(use.calls for use in uses)} calls for {len(uses)} messages, "
-            f"{sum(use.input_tokens for use in uses)} + {sum(use.output_tokens for use in uses)} tokens, "
-            f"{sum(use.seconds for use in uses):.1f} s"
+            f"language model: asked {sum(count['outcomes'].values())} times, {count['calls']} calls, "
+            f"{count['input_tokens']} + {count['output_tokens']} tokens, {count['seconds']:.1f} s"
         )
 
 

@@ -129,7 +129,7 @@ class Conversation:
                 topic = flow.waiting_topics(turn.state(flow.FLOW)).get(known.sequence)
                 done = Turn(key, known.sequence, verdict, None, None, topic, known.status)
             else:
-                stream = kept.flow(turn)
+                stream = kept.stream(turn)
                 sequence = turn.info().exchanges + 1
                 drift, state, notes = layer.drift(turn, vector, verdict, now if at is None else at)
                 decision = stream.take(sequence, "user", message, vector)
@@ -144,7 +144,9 @@ class Conversation:
         self._last = key
         return done
 
-    def reply(self, text: str, *, exchange: str | None = None, at: float | None = None, name: str | None = None) -> Turn:
+    def reply(
+        self, text: str, *, exchange: str | None = None, at: float | None = None, name: str | None = None
+    ) -> Turn:
         """Complete an exchange: from here on it is evidence, and its topic, labels and terms are up to date.
 
         Args:
@@ -166,9 +168,10 @@ class Conversation:
                 self._apply(turn, [complete])  # refuses
             assert known is not None  # noqa: S101  # refused above
             done = replace(known, status="completed", reply=message)
-            stream = kept.flow(turn)
+            stream = kept.stream(turn)
             decision = stream.take(known.sequence, "assistant", message, vector)
-            operations, topic = kept.placed(turn, stream, done, layer.clock())
+            kept.begin(turn, stream)
+            operations, topic = kept.place(turn, stream, done, layer.clock())
             self._apply(turn, [complete, *operations, *stream.operations()], kept)
         return Turn(key, known.sequence, None, None, decision, topic, "completed", stream.notes)
 

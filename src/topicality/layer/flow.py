@@ -22,7 +22,7 @@ from topicality.core.spans import holds
 from topicality.errors import InputError, SpaceMismatchError
 from topicality.layer.segmentation import LiveSegmenter, TopicSegmenter
 from topicality.ports import Store, Turn
-from topicality.records import SIDES, Exchange, PutState, Scope, Side, TopicRecord
+from topicality.records import SIDES, Exchange, PutState, Scope, Side
 from topicality.types import Message
 from topicality.vectors import Array, unit
 
@@ -72,6 +72,7 @@ class Flow:
         epoch: changes whenever the segmenter is made anew. count: messages it has had. saved: those in the snapshot.
         aliases: topic ids of numbers, where they are not simply made of epoch and number.
         late: exchanges that moved after they had been put into a topic, with the topic's number.
+        unread: exchanges and their topics that the word counts in the store lack (see `shelf`).
         notes: what had to be begun anew, for the host.
     """
 
@@ -80,6 +81,7 @@ class Flow:
     aliases: dict[int, str] = field(default_factory=dict)
     waiting: list[Waiting] = field(default_factory=list)
     late: list[tuple[int, int]] = field(default_factory=list)
+    unread: list[tuple[int, str]] = field(default_factory=list)
     notes: tuple[str, ...] = ()
     _fresh: list[bytes] = field(default_factory=list)
     _whole: bool = False  # write a snapshot, and nothing of the ring is good any more
@@ -137,6 +139,7 @@ class Flow:
             "aliases": list(self.aliases.items()),
             "waiting": [[w.sequence, w.index, w.number, w.final, w.placed] for w in self.waiting],
             "late": self.late,
+            "unread": self.unread,
         }
         out.append(PutState(FLOW, json.dumps(head, separators=(",", ":")).encode()))
         return out
@@ -166,12 +169,12 @@ def opened(
         return Flow(Live(ids(), 0, segmenter.live()))
     try:
         head = json.loads(kept)
-        if head["version"] != VERSION:
-            raise InputError(f"version {head['version']}")
         live = _resumed(turn, segmenter, remembered, head)
         aliases = {int(number): str(name) for number, name in head["aliases"]}
-        waiting = [Waiting(*(int(n) for n in one[:3]), *map(bool, one[3:])) for one in head["waiting"]]
-        return Flow(live, int(head["saved"]), aliases, waiting, [(int(a), int(b)) for a, b in head["late"]])
+        waiting = [Waiting(int(a), int(b), int(c), bool(d), bool(e)) for a, b, c, d, e in head["waiting"]]
+        late = [(int(a), int(b)) for a, b in head["late"]]
+        unread = [(int(sequence), str(name)) for sequence, name in head["unread"]]
+        return Flow(live, int(head["saved"]), aliases, waiting, late, unread)
     except (ValueError, TypeError, KeyError, struct.error, InputError, SpaceMismatchError) as error:
         _log.warning("the topic state of a conversation cannot be read and is made again (%s)", type(error).__name__)
         flow = remade(turn, store, segmenter, ids)
@@ -185,12 +188,11 @@ def remade(
     segmenter: TopicSegmenter,
     ids: Callable[[], str],
     fresh: Places | None = None,
-    topics: Iterable[TopicRecord] | None = None,
 ) -> Flow:
     """A segmenter made from the last exchanges as they are now: nothing of a deleted or edited text stays in it.
 
     Args:
-        fresh: vectors of messages that this turn has changed. topics: as they are after this turn; the turn's own if None.
+        fresh: vectors of messages that this turn has changed.
     Cost: 0.3 ms a message, for at most 400 messages, and all topics read once.
     """
     flow = Flow(Live(ids(), 0, segmenter.live()), _whole=True)
@@ -214,7 +216,7 @@ def remade(
                 numbers[one.index] = one.topic
             flow._confirm(decision.previous)  # noqa: SLF001 - its own
     del flow.waiting[:-_OPEN]
-    known = list(turn.topics() if topics is None else topics)
+    known = turn.topics()
     votes: dict[int, Counter[str]] = {}
     for index, sequence in homes.items():
         home = next((topic.id for topic in known if holds(topic.spans, sequence)), None)
@@ -257,6 +259,8 @@ def _vectors(store: Store, turn: Turn, said: list[Exchange], fresh: Places) -> d
 
 def _resumed(turn: Turn, segmenter: TopicSegmenter, remembered: Live | None, head: Mapping[str, object]) -> Live:
     """The segmenter at the store's count: from what the process remembers, or else from the snapshot, by the entries."""
+    if head["version"] != VERSION:
+        raise InputError(f"version {head['version']} of the state is not known")
     epoch, count, saved = str(head["epoch"]), int(str(head["count"])), int(str(head["saved"]))
     live = remembered
     if live is None or live.epoch != epoch or not saved <= live.count <= count:

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Self
 from uuid import uuid4
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from topicality.config import Policy
@@ -26,17 +27,17 @@ from topicality.core.landmarks import Landmarks
 from topicality.core.rules import flattened, texts_of
 from topicality.core.score import RuleMembers
 from topicality.embed import load, load_background
-from topicality.errors import InputError, SpaceMismatchError
+from topicality.errors import InputError
 from topicality.layer import flow
 from topicality.layer.asked import recalled
 from topicality.layer.conversation import Conversation
 from topicality.layer.guard import Guard
 from topicality.layer.recall import Recall
 from topicality.layer.segmentation import TopicSegmenter
-from topicality.layer.shelf import Shelf
+from topicality.layer.shelf import Placed, Shelf
 from topicality.layer.topic_map import Mark, TopicMaps
 from topicality.ports import Embedder, Store, Turn
-from topicality.records import ConversationRecord, Exchange, Imported, Operation, PutState, Scope
+from topicality.records import Change, ConversationRecord, Exchange, Imported, Operation, PutState, Scope
 from topicality.store import open_store
 from topicality.types import Verdict
 from topicality.vectors import Array
@@ -56,7 +57,7 @@ class Kept:
         self.shelf = Shelf()
         self._before: Mark | None = None
 
-    def flow(self, turn: Turn) -> flow.Flow:
+    def stream(self, turn: Turn) -> flow.Flow:
         """The conversation's segmenter as the store has it."""
         layer = self._layer
         found = flow.opened(turn, layer.store, layer.segmenter, self._live, layer.ids)
@@ -65,24 +66,24 @@ class Kept:
         self._live = found.live
         return found
 
-    def placed(
-        self, turn: Turn, stream: flow.Flow, exchange: Exchange, now: float, reading: Reading | None = None
-    ) -> tuple[list[Operation], str]:
-        """A completed exchange goes into its topic: what to write, and the topic's id."""
-        how = reading or self._layer.reading
-        self.shelf.read(turn, how)
+    def begin(self, turn: Turn, stream: flow.Flow) -> None:
+        """Read what `place` and `place_many` need."""
+        self.shelf.read(turn, self._layer.reading, stream.unread)
         self._before = self._layer.maps.before(turn)
-        topic, provisional = stream.settle(exchange.sequence)
-        late = [(sequence, stream.topic(number)) for sequence, number in stream.late]
-        stream.late = []
-        foreign = topic in stream.aliases.values()
-        operations = self.shelf.take(
-            turn, topic, exchange, now=now, reading=how, provisional=provisional, late=late, foreign=foreign
-        )
-        return operations, self.shelf.book.state.resolve(topic)
+
+    def place(self, turn: Turn, stream: flow.Flow, exchange: Exchange, now: float) -> tuple[list[Operation], str]:
+        """A completed exchange goes into its topic: what to write, and the topic's id."""
+        one = settled(stream, exchange)
+        reading = self._layer.reading
+        operations = self.shelf.take(turn, one, now=now, reading=reading, unread=stream.unread)
+        return operations, self.shelf.book.state.resolve(one.topic)
+
+    def place_many(self, turn: Turn, stream: flow.Flow, placed: Iterable[Placed], now: float) -> list[Operation]:
+        """Many completed exchanges go into their topics: what to write."""
+        return self.shelf.take_many(turn, placed, now=now, reading=self._layer.reading, unread=stream.unread)
 
     def written(self, turn: Turn, numbers: dict[str, int]) -> None:
-        """What `placed` or the like gave is in the store; topics have these numbers."""
+        """What `place` or the like gave is in the store; topics have these numbers."""
         self.shelf.written(turn, numbers)
         topics = [self.shelf.known[name] for name in numbers if name in self.shelf.known]
         self._layer.maps.changed(turn, self._before, topics)
@@ -91,17 +92,26 @@ class Kept:
         """An exchange was edited, or deleted (`new` is None): topics and segmenter follow."""
         layer = self._layer
         if old.status == "completed":
-            self.shelf.read(turn, layer.reading)
+            unread = self.stream(turn).unread  # the exchange itself has changed already, the counts have not
+            self.shelf.read(turn, layer.reading, [one for one in unread if one[0] != old.sequence])
             self._before = layer.maps.before(turn)
             if new is None:
-                operations = self.shelf.deleted(turn, old, now=now, reading=layer.reading)
+                operations = self.shelf.deleted(turn, old, now=now, reading=layer.reading, unread=unread)
             else:
-                operations = self.shelf.edited(turn, old, new, now=now, reading=layer.reading)
+                operations = self.shelf.edited(turn, old, new, now=now, reading=layer.reading, unread=unread)
             if operations:
                 self.written(turn, dict(layer.write(turn, operations)))
         stream = flow.remade(turn, layer.store, layer.segmenter, layer.ids, fresh)
         self._live = stream.live
         layer.write(turn, stream.operations())
+
+
+def settled(stream: flow.Flow, exchange: Exchange) -> Placed:
+    """Where a completed exchange belongs, as the segmenter has it."""
+    topic, provisional = stream.settle(exchange.sequence)
+    late = tuple((sequence, stream.topic(number)) for sequence, number in stream.late)
+    stream.late = []
+    return Placed(topic, exchange, provisional, late, topic in stream.aliases.values())
 
 
 class Layer:
@@ -196,8 +206,6 @@ class Layer:
         members: dict[str, list[RuleMembers]] = {"allowed": [], "blocked": []}
         for entry in entries:
             rows = [next(vectors) for _ in (*entry.members, *entry.counter)]
-            import numpy as np
-
             own = RuleMembers(entry.rule.name, entry.members, np.array(rows[: len(entry.members)]))
             members[entry.side].append(own)
         return Landmarks.of_rules(members["allowed"], members["blocked"], load_background(self.embedder))
@@ -220,7 +228,8 @@ class Layer:
         """The reading after a message, what to write of it, and notes; nothing without a policy."""
         if self.guard is None or verdict is None:
             return None, [], ()
-        state, notes = None, ()
+        state: DriftState | None = None
+        notes: tuple[str, ...] = ()
         kept = turn.state(DRIFT)
         if kept is not None:
             try:
@@ -229,24 +238,17 @@ class Layer:
                 _log.warning("the drift state of a conversation cannot be read and starts afresh")
                 notes = ("the drift state could not be read and starts afresh",)
         settings = Settings(allowed_threshold=self._threshold)
-        try:
-            state, reading = step(
-                state, vector, fed_by(verdict), now=at, settings=settings, landmarks=self.landmarks,
-                space=self.embedder.space,
-            )  # fmt: skip
-        except SpaceMismatchError:
-            state, reading = step(
-                None, vector, fed_by(verdict), now=at, settings=settings, landmarks=self.landmarks,
-                space=self.embedder.space,
-            )  # fmt: skip
-            notes = ("the drift state was of another encoder and starts afresh",)
+        space = self.embedder.space
+        if state is not None and state.space not in ("", str(space)):
+            state, notes = None, ("the drift state was of another encoder and starts afresh",)
+        state, reading = step(
+            state, vector, fed_by(verdict), now=at, settings=settings, landmarks=self.landmarks, space=space
+        )
         value = json.dumps(state.to_dict(), separators=(",", ":")).encode()
         return reading, [PutState(DRIFT, value)], notes
 
     def write(self, turn: Turn, operations: Sequence[Operation]) -> dict[str, int]:
         """Write inside a turn; the numbers topics were given."""
-        from topicality.records import Change
-
         info = turn.info()
         return dict(turn.apply(Change(self.ids(), info.owner, info.id, tuple(operations))).topics)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from topicality.core.meter import TokenCounter
 from topicality.core.packet import Evidence
 from topicality.core.recall import analysis, head, render
-from topicality.core.recall.features import EXPAND, candidates, features
+from topicality.core.recall.features import candidates, features
 from topicality.core.recall.pack import Said, Style, Topic, pack, shortlist
 from topicality.core.recall.pool import Ints, Place, Pool, Statistics, build, merged
 from topicality.core.recall.question import Question, read
@@ -19,9 +19,10 @@ from topicality.records import Exchange, Hit, Passage, Scope, Side, StoredPassag
 from topicality.types import Message
 from topicality.vectors import Array
 
-POOL = 120  # hits taken from each search
+POOL, EXPAND = 150, 80  # hits taken from each search, and the best of them whose neighbours are read as well
+LARGE, POOL_LARGE, EXPAND_LARGE = 50_000, 90, 40  # the same from so many passages on, where reading takes the time
 DATED = 40  # hits taken from each search in the times that a question names
-RADIUS = 1  # exchanges read around a hit, to both sides
+RADIUS = 1  # exchanges read around the best hits, to both sides; one more where exchanges have mostly one side
 _NAME_WORDS = 32  # words of a question that are looked up as names
 
 
@@ -60,7 +61,7 @@ class Recall:
 
     Attributes:
         text: to send; quoted data, a passage a line (`core.recall.render`). "" when there is nothing at all.
-        passages: what it shows, as it was said. omitted: passages as good as the weakest of them that had no room.
+        passages: what it shows, as it was said. omitted: good ones that had no room.
         nothing_found: whether the store seems to have no answer; the passages are then only the nearest ones.
         method: "learned", or "plain" for an encoder that no weights were learned for.
         tokens: of the text.
@@ -214,20 +215,21 @@ def gather(
     asked = read(question, now)
     if vector is None:
         vector = embedder.embed([question])[0]
-    stems = _looked_up(store, scope, asked)
-    spoken = store.search_words(scope, stems, POOL)
-    near = store.search_vectors(scope, vector, POOL)
+    stems, total = _looked_up(store, scope, asked)
+    most, expand = (POOL_LARGE, EXPAND_LARGE) if total >= LARGE else (POOL, EXPAND)
+    spoken = store.search_words(scope, stems, most)
+    near = store.search_vectors(scope, vector, most)
     dated: list[Hit] = []
     for start, end in asked.ranges:
         inside = _within(scope, start, end)
         if inside is not None:
             dated += store.search_vectors(inside, vector, DATED)
             dated += store.search_words(inside, stems, DATED).hits
-    best = [_place(hit) for hit in (*spoken.hits[:EXPAND], *near[:EXPAND])]
+    best = [_place(hit) for hit in (*spoken.hits[:expand], *near[:expand])]
     hits = {_place(hit) for hit in (*spoken.hits, *near, *dated)}
     if not hits:
         return None
-    passages, runs = _around(store, scope.owner, hits)
+    passages, runs = _around(store, scope.owner, hits, set(best), _radius(hits, spoken.passages))
     statistics = Statistics(dict(spoken.frequencies), spoken.passages, spoken.mean_length)
     pool = build(asked, passages, runs, statistics, len(vector))
     rows = candidates(pool, pool.places(hits), pool.places(set(best)), pool.inside(scope))
@@ -263,14 +265,12 @@ def token_counter(embedder: Embedder) -> TokenCounter:
     return token_counter(load("minilm"))
 
 
-def _looked_up(store: Store, scope: Scope, asked: Question) -> tuple[str, ...]:
-    """The stems to search for: without the names of people who speak there."""
+def _looked_up(store: Store, scope: Scope, asked: Question) -> tuple[tuple[str, ...], int]:
+    """The stems to search for, without the names of people who speak there; and how many passages there are."""
     tags = {word: f"@{word}" for word in dict.fromkeys(asked.words[:_NAME_WORDS]) if len(word) > 2}
     tags = {word: tag for word, tag in tags.items() if word not in analysis.FUNCTION_WORDS}
-    if not tags:
-        return asked.stems
-    known = store.search_words(Scope(scope.owner, scope.conversation), list(tags.values()), 1).frequencies
-    return asked.without(word for word, tag in tags.items() if known.get(tag))
+    found = store.search_words(Scope(scope.owner, scope.conversation), list(tags.values()) or ["@"], 1)
+    return asked.without(word for word, tag in tags.items() if found.frequencies.get(tag)), found.passages
 
 
 def _within(scope: Scope, start: float, end: float) -> Scope | None:
@@ -280,14 +280,24 @@ def _within(scope: Scope, start: float, end: float) -> Scope | None:
     return replace(scope, since=since, until=until) if since < until else None
 
 
+def _radius(hits: Iterable[Place], passages: int) -> int:
+    """How many exchanges around a hit have two messages before and two after it."""
+    last: dict[str, int] = {}
+    for conversation, sequence, _, _ in hits:
+        last[conversation] = max(sequence, last.get(conversation, 0))
+    return RADIUS + (passages < 1.5 * sum(last.values()))
+
+
 def _around(
-    store: Store, owner: str, places: Iterable[Place]
+    store: Store, owner: str, places: Iterable[Place], best: set[Place], radius: int
 ) -> tuple[list[StoredPassage], dict[str, tuple[tuple[int, int], ...]]]:
-    """The passages at these places with those around them, and the ranges of sequences that were read."""
+    """The exchanges of these places, those around the best of them, and the ranges of sequences that were read."""
     wanted: dict[str, set[int]] = {}
-    for conversation, sequence, _, _ in places:
-        wanted.setdefault(conversation, set()).add(sequence)
-    runs = {conversation: merged(wanted[conversation], RADIUS) for conversation in sorted(wanted)}
+    for place in places:
+        reach = radius if place in best else 0
+        around = range(max(1, place[1] - reach), place[1] + reach + 1)
+        wanted.setdefault(place[0], set()).update(around)
+    runs = {conversation: merged(wanted[conversation], 0) for conversation in sorted(wanted)}
     found: list[StoredPassage] = []
     for conversation, ranges in runs.items():
         found += store.passages(Scope(owner, conversation, ranges))

@@ -1,6 +1,8 @@
 """The topics of a conversation over a store: read what is remembered, take an exchange in, say what to write.
 
 What a process remembers itself is good as long as the topics have the version it knows; everything else is read again.
+Word counts are written every few exchanges; which ones they lack is kept ("unread"), and those are counted again by whoever
+reads them.
 """
 
 from __future__ import annotations
@@ -14,17 +16,45 @@ from dataclasses import dataclass, field, replace
 from topicality.core import book as books
 from topicality.core.book import Book, Reading, Recorded
 from topicality.core.grams import Grams
-from topicality.core.label import Words, words_of
+from topicality.core.label import Lexicon, Words, words_of
 from topicality.core.revise import short
 from topicality.core.spans import Spans, apart, holds
-from topicality.core.topics import Assigned, State, Topic, missing, record_of, topic_of
+from topicality.core.topics import Assigned, Decision, State, Topic, missing, record_of, topic_of
 from topicality.errors import StoreError
 from topicality.ports import Turn
 from topicality.records import Exchange, Operation, PutState, PutTopic
 
 _KNOWN = 512  # topics a process remembers of a conversation
+_UNREAD = 8  # exchanges between two writings of the word counts; fewer than a book's window, so their topics are live
+
+Unread = list[tuple[int, str]]
 
 _log = logging.getLogger("topicality")
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A completed exchange and where it belongs.
+
+    Attributes:
+        topic: id; a new one makes a new topic. provisional: whether that may still be revised.
+        late: exchanges that belong to another topic after all. Only the latest one taken in can still be moved.
+        foreign: whether the id may be of a topic that was not made here (a labeller's).
+    """
+
+    topic: str
+    exchange: Exchange
+    provisional: bool
+    late: tuple[tuple[int, str], ...]
+    foreign: bool
+
+
+class _Undescribed(Reading):
+    """Reads words, chooses no labels."""
+
+    def described(self, topic: Topic, words: Words, lexicon: Lexicon) -> Topic:
+        """The topic as it is."""
+        return topic
 
 
 @dataclass(slots=True)
@@ -33,64 +63,100 @@ class Shelf:
 
     Attributes:
         version: of the topics, as the store counts their changes; -1 when nothing is remembered.
-        known: topics lately used, by id.
+        known: topics lately used, by id. latest: what was last written under that name.
     """
 
     version: int = -1
     book: Book = field(default_factory=Book)
     known: OrderedDict[str, Topic] = field(default_factory=OrderedDict)
+    latest: bytes = b""
 
-    def read(self, turn: Turn, reading: Reading) -> None:
-        """Be what the store has. Cost: nothing when this process wrote last; otherwise all topics are read once."""
+    def read(self, turn: Turn, reading: Reading, unread: Unread) -> None:
+        """Be what the store has. Cost: nothing when this process wrote last; otherwise all topics are read once.
+
+        Args:
+            unread: exchanges with their topics, in order, that the word counts in the store lack.
+        """
         if self.version == turn.info().topics_version:
             return
         records = {topic.id: topic for topic in map(topic_of, turn.topics())}
         self.known.clear()
-        self.book = _loaded(turn, list(records.values()), reading)
+        self.book = _caught_up(turn, _loaded(turn, list(records.values()), reading), unread, reading)
+        self.latest = b""
         for topic in records.values():
             self._remember(topic)
         self.version = turn.info().topics_version
 
-    def take(
-        self,
-        turn: Turn,
-        topic: str,
-        exchange: Exchange,
-        *,
-        now: float,
-        reading: Reading,
-        provisional: bool = False,
-        late: Iterable[tuple[int, str]] = (),
-        foreign: bool = False,
-    ) -> list[Operation]:
+    def take(self, turn: Turn, placed: Placed, *, now: float, reading: Reading, unread: Unread) -> list[Operation]:
         """Put a completed exchange into its topic; what to write.
 
         Args:
-            topic: id; a new one makes a new topic. provisional: whether the decision may still be revised.
-            foreign: whether the id may be of a topic that was not made here (a labeller's).
-            late: exchanges that belong to another topic after all. Only the latest one taken in can still be moved.
+            unread: see `read`; this exchange is added, or everything is taken out where the counts are written.
         """
-        past = self.book.state.past
-        revised = next((one for one in late if past is not None and one[0] == past.sequence), None)
-        resolve = self.book.state.resolve
-        name = resolve(topic)
-        found = self._topics(turn, [name, *([] if revised is None else [resolve(revised[1])])], foreign)
-        known = name in found or (revised is not None and resolve(revised[1]) == name)
-        assigned = Assigned(exchange.sequence, topic, "continue" if known else "new", provisional, revised)
-        wanted = missing(self.book.state, assigned)
-        earlier = {one: (found[one], _words(turn, found[one], reading)) for one in wanted if one in found}
-        done = books.record(self.book, assigned, exchange, now=now, reading=reading, earlier=earlier)
-        if not provisional:  # nothing will revise it
-            done = replace(done, book=_sure(done.book))
-        return self.keep(done)
+        done = self._record(turn, placed, now, reading, {})
+        unread.append((placed.exchange.sequence, self.book.state.resolve(placed.topic)))
+        moved = any(topic.revisions and topic.revisions[-1].at == now for topic in done.topics)
+        return self.keep(done, unread, whole=moved or len(unread) >= _UNREAD or done.book.state.assigned <= 1)
 
-    def keep(self, done: Recorded) -> list[Operation]:
-        """Remember what came of a change; what to write of it."""
+    def take_many(
+        self, turn: Turn, placed: Iterable[Placed], *, now: float, reading: Reading, unread: Unread
+    ) -> list[Operation]:
+        """Many exchanges at once, as `take` would one by one; labels are chosen once, at the end."""
+        topics: dict[str, Topic] = {}
+        words: dict[str, Words] = {}
+        plain = _Undescribed(reading.everyday, reading.fillers, reading.rules)
+        for one in placed:
+            done = self._record(turn, one, now, plain, words)
+            self.book = done.book
+            words.update(done.words)
+            for topic in done.topics:
+                topics[topic.id] = topic
+                self._remember(topic)
+        live = dict(self.book.state.live)
+        for name, topic in topics.items():
+            if name in words:
+                topics[name] = reading.described(topic, words[name], self.book.lexicon)
+            if name in live:
+                live[name] = topics[name]
+        book = replace(self.book, state=replace(self.book.state, live=live))
+        return self.keep(Recorded(book, tuple(topics.values()), words), unread)
+
+    def _record(self, turn: Turn, placed: Placed, now: float, reading: Reading, words: Mapping[str, Words]) -> Recorded:
+        past = self.book.state.past
+        revised = next((one for one in placed.late if past is not None and one[0] == past.sequence), None)
+        resolve = self.book.state.resolve
+        name = resolve(placed.topic)
+        found = self._topics(turn, [name, *([] if revised is None else [resolve(revised[1])])], placed.foreign)
+        known = name in found or (revised is not None and resolve(revised[1]) == name)
+        kind: Decision = "continue" if known else "new"
+        assigned = Assigned(placed.exchange.sequence, placed.topic, kind, placed.provisional, revised)
+        wanted = missing(self.book.state, assigned)
+        earlier = {
+            one: (found[one], words.get(one) or _words(turn, found[one], reading)) for one in wanted if one in found
+        }
+        done = books.record(self.book, assigned, placed.exchange, now=now, reading=reading, earlier=earlier)
+        if not placed.provisional:  # nothing will revise it
+            done = replace(done, book=_sure(done.book))
+        return done
+
+    def keep(self, done: Recorded, unread: Unread, *, whole: bool = True) -> list[Operation]:
+        """Remember what came of a change; what to write of it. `whole` writes all word counts."""
         self.book = done.book
         for topic in done.topics:
             self._remember(topic)
-        values = books.dump(replace(done.book, words={}))
-        values.update((f"words:{name}", words.dump()) for name, words in done.words.items())
+        words = {name: known for name, known in done.words.items() if whole or known.docs == 1}
+        if whole:
+            words.update((name, done.book.words[name]) for _, name in unread if name in done.book.words)
+            unread.clear()
+        light = done.book if whole else replace(done.book, lexicon=Lexicon())
+        values = books.dump(replace(light, words={}))
+        if not whole:
+            del values["lexicon"]
+        if values["latest"] == self.latest:
+            del values["latest"]
+        else:
+            self.latest = values["latest"]
+        values.update((f"words:{name}", known.dump()) for name, known in words.items())
         out: list[Operation] = [PutTopic(record_of(topic)) for topic in done.topics]
         out += [PutState(name, value) for name, value in values.items()]
         gone = [topic.id for topic in done.topics if topic.status == "dropped" and topic.id not in done.book.state.live]
@@ -108,15 +174,17 @@ class Shelf:
         self.book = replace(self.book, state=replace(self.book.state, live=live))
         self.version = turn.info().topics_version
 
-    def edited(self, turn: Turn, old: Exchange, new: Exchange, *, now: float, reading: Reading) -> list[Operation]:
+    def edited(
+        self, turn: Turn, old: Exchange, new: Exchange, *, now: float, reading: Reading, unread: Unread
+    ) -> list[Operation]:
         """A completed exchange has another text: its topic is read again."""
         topic = _home(turn, old.sequence)
         if topic is None:
             return []
         rest = _inside(turn, apart(topic.spans, ((old.sequence, old.sequence),)))
-        return self.keep(books.edited(self.book, topic, old, new, rest, now=now, reading=reading))
+        return self.keep(books.edited(self.book, topic, old, new, rest, now=now, reading=reading), unread)
 
-    def deleted(self, turn: Turn, old: Exchange, *, now: float, reading: Reading) -> list[Operation]:
+    def deleted(self, turn: Turn, old: Exchange, *, now: float, reading: Reading, unread: Unread) -> list[Operation]:
         """A completed exchange is gone: its topic is made again from what is left."""
         topics = [topic_of(record) for record in turn.topics()]
         topic = next((one for one in topics if holds(one.spans, old.sequence)), None)
@@ -144,7 +212,7 @@ class Shelf:
             refill=refill,
             earlier={one.id: (one, _words(turn, one, reading)) for one in wanted},
         )
-        return self.keep(done)
+        return self.keep(done, unread)
 
     def _remember(self, topic: Topic) -> None:
         self.known[topic.id] = topic
@@ -181,8 +249,30 @@ def _loaded(turn: Turn, topics: Sequence[Topic], reading: Reading) -> Book:
         return books.load(values, [record_of(topic) for topic in topics], latest[0] if latest else None, reading)
     except (StoreError, ValueError, TypeError, KeyError) as error:
         if kept is not None:
-            _log.warning("what was kept of the topics cannot be read (%s); made from the exchanges", type(error).__name__)
+            _log.warning(
+                "what was kept of the topics cannot be read (%s); made from the exchanges", type(error).__name__
+            )
         return _reread(turn, topics, reading)
+
+
+def _caught_up(turn: Turn, book: Book, unread: Unread, reading: Reading) -> Book:
+    """The book with the exchanges that its word counts lack: the last so many of them, in order."""
+    if not unread:
+        return book
+    known = {e.sequence: e for e in turn.exchanges(sequences=tuple((n, n) for n, _ in unread), statuses=("completed",))}
+    grams = {sequence: reading.grams(exchange) for sequence, exchange in known.items()}
+    lexicon, words = book.lexicon, dict(book.words)
+    lacking = max(0, min(book.state.assigned - lexicon.exchanges, len(unread)))
+    for sequence, _ in unread[len(unread) - lacking :]:
+        if sequence in grams:
+            lexicon = lexicon.added(grams[sequence])
+    for name in dict.fromkeys(name for _, name in unread):
+        if name in words and name in book.state.live:
+            mine = [sequence for sequence, home in unread if home == name and sequence in grams]
+            lacking = max(0, min(book.state.live[name].count - words[name].docs, len(mine)))
+            for sequence in mine[len(mine) - lacking :]:
+                words[name] = words[name].added(grams[sequence], sequence)
+    return replace(book, lexicon=lexicon, words=words)
 
 
 def _reread(turn: Turn, topics: Sequence[Topic], reading: Reading) -> Book:

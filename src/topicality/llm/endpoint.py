@@ -7,6 +7,7 @@ import math
 import os
 import random
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -96,6 +97,7 @@ class OpenAILlm:
         self._max_tokens = max_tokens
         self._manner = _Manner()
         self._client: Any = openai.OpenAI(base_url=base_url, api_key="none", max_retries=0)
+        weakref.finalize(self, self._client.close)  # its kept connections, in order, rather than by the collector
 
     @property
     def model(self) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from snowballstemmer.basestemmer import BaseStemmer
 
-PASSAGE_WORDS = 500  # a message with more words is filed in windows of about equal length
+PASSAGE_WORDS = 800  # a message with more words is filed in windows of about equal length
 WORD_CHARACTERS = 5.7  # of an average word with its space, for guessing the number of words from the characters
 _LONGEST_TERM = 100  # what a store keeps of a term
 _HEAD = 4000  # characters that are looked at to say what a text looks like
@@ -34,7 +35,7 @@ FUNCTION_WORDS = frozenset(
     weve lets us ok okay yes yeah oh hey hi hello thanks thank much many really well one mention only say said tell
     """.split()
 )
-_MINE = frozenset("i im ive id ill my me mine we our were weve".split())
+_MINE = frozenset("i im ive id ill my me mine we our weve".split())
 
 _TIME = re.compile(
     r"\b(?:yesterday|today|tonight|tomorrow|recently|ago"
@@ -49,7 +50,8 @@ _NUMBER = re.compile(
 )
 _STANDING = re.compile(
     r"\b(?:when(?:ever)? i ask|from now on|i(?:'d| would)? (?:prefer|rather)|keep in mind|please remember"
-    r"|(?:always|never|please) (?:use|include|give|format|provide|explain|answer|respond|reply|write|show|add|start|end|call|mention))\b",
+    r"|(?:always|never|please) (?:use|include|give|format|provide|explain|answer|respond|reply|write|show|add|start|end"
+    r"|call|mention))\b",
     re.IGNORECASE,
 )
 _PROPER = re.compile(r"(?<=[a-z,;:] )[A-Z][\w'-]+")
@@ -142,7 +144,7 @@ def plain_terms(found: Sequence[str]) -> tuple[str, ...]:
 def windows(text: str, most: int = PASSAGE_WORDS) -> list[tuple[int, int]]:
     """Character ranges [start, end) in which a message is filed: one, or windows of about equal length for a long one.
 
-    They cover the text without overlap and end where a line or sentence does, if there is one in the last third.
+    They cover the text without overlap and end where a line or sentence does, if there is one near.
 
     Args:
         most: words of a window, at least 1. A text without spaces is cut by its characters.
@@ -152,13 +154,13 @@ def windows(text: str, most: int = PASSAGE_WORDS) -> list[tuple[int, int]]:
     parts = max(-(-len(text.split()) // most), -(-len(text) // most_characters))
     if parts <= 1:
         return [(0, len(text))] if text.strip() else []
-    size = -(-len(text) // parts)
     ends = [match.end() for match in _END.finditer(text)]
     found, start = [], 0
-    while len(text) - start > size:
+    for left in range(parts, 1, -1):
+        size = (len(text) - start) // left
         aim = start + size
-        inside = [end for end in ends if start + 2 * size // 3 <= end <= aim]
-        stop = inside[-1] if inside else _before_word(text, start, aim)
+        near = [end for end in ends[bisect(ends, aim - size // 4) :] if end <= aim + size // 8]
+        stop = min(near, key=lambda end, aim=aim: abs(end - aim)) if near else _before_word(text, start, aim)
         found.append((start, stop))
         start = stop
     found.append((start, len(text)))

@@ -12,7 +12,6 @@ from topicality.core.recall.question import Question
 from topicality.vectors import Array
 
 K1, B, B_CONTEXT = 1.2, 0.75, 0.6
-EXPAND = 60  # best hits of each list whose neighbours become candidates
 _AFTER = 14 * 86400.0  # seconds after a time in which it may still be talked about
 _SMALL = 1e-9
 

@@ -22,6 +22,7 @@ _WINDOW_CHARACTERS = 1200  # most of a window
 _TOKEN_CHARACTERS = 4.2  # of a token, on average; for choosing only, what is sent is counted
 _LINE_TOKENS, _HEADER_TOKENS = 3, 7
 _MISSES = 5  # long messages in a row of which not even the window fits
+PLAUSIBLE = 3.0  # log-odds below the best candidate down to which one is missed when it is left out
 _LEAST = 8  # tokens of a line that is worth looking for
 
 Topic = Callable[[str, int], str | None]  # conversation and sequence to the label of the topic
@@ -65,7 +66,7 @@ class Packed:
 
     Attributes:
         text: what to send; "" when nothing fits. tokens: of it, at most the budget.
-        chosen: in the order of the text. omitted: candidates that are at least as good as the weakest one shown.
+        chosen: in the order of the text. omitted: candidates that had no room though not much worse than the best.
     """
 
     text: str
@@ -122,7 +123,7 @@ def pack(
             return Packed(text, tokens, tuple(shown), work.omitted())
         del work.chosen[-drop:]
         drop *= 2
-    return Packed("", 0, (), len(rows))
+    return Packed("", 0, (), work.omitted())
 
 
 class _Packing:
@@ -231,11 +232,10 @@ class _Packing:
         return "\n".join([*lines, *([rest] if rest else [])])
 
     def omitted(self) -> int:
-        """Candidates that are at least as good as the weakest one chosen, and are not shown."""
-        if not self.chosen:
-            return len(self.rows)
-        weakest = min(chosen.score for chosen in self.chosen)
-        return int((self.scores >= weakest).sum()) - len(self.chosen)
+        """Candidates that are not shown though not much worse than the best one."""
+        shown = {chosen.row for chosen in self.chosen}
+        good = self.scores >= self.scores.max() - PLAUSIBLE
+        return sum(int(row) not in shown for row in self.rows[good])
 
 
 def _is_long(text: str, start: int, end: int) -> bool:

@@ -137,7 +137,7 @@ def build(
     Cost: O(N * (terms + D)).
     """
     size = len(passages)
-    speakers = [tuple(term[1:] for term in p.terms if term[0] == "@") for p in passages]
+    speakers = [tuple(term[1:] for term in p.terms[-6:] if term[0] == "@") for p in passages]
     naming = {parts: is_named(parts, asked.words) for parts in dict.fromkeys(speakers) if parts}
     named_all = all(naming.get(parts, False) for parts in dict.fromkeys(speakers))
     anyone = any(naming.values())
@@ -147,21 +147,18 @@ def build(
     length = np.zeros(size, np.float32)
     vectors = np.zeros((size, dimension), np.float32)
     marks = np.zeros((size, 6), np.float32)
-    extra = 0
+    extra, wanted = 0, frozenset(column)
     for row, passage in enumerate(passages):
-        spoken = 0
-        for term in passage.terms:
-            where = column.get(term)
-            if where is not None:
-                counts[row, where] += 1.0
-            elif term[0] == "?":
-                marks[row] = _marks(term)
-                continue
-            elif term[0] == "@":
-                continue
-            spoken += 1
-        length[row] = spoken
-        extra += len(passage.terms) - spoken
+        spoken = passage.terms
+        size_of = len(spoken)
+        while size_of and spoken[size_of - 1][0] in "@?":  # the speaker and the mark stand last
+            size_of -= 1
+            if spoken[size_of][0] == "?":
+                marks[row] = _marks(spoken[size_of])
+        for term in wanted.intersection(spoken):
+            counts[row, column[term]] = spoken.count(term)
+        length[row] = size_of
+        extra += len(spoken) - size_of
         if passage.vector is not None:
             vectors[row] = passage.vector
     at = np.array([np.nan if p.at is None else p.at for p in passages], np.float64)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
 
@@ -12,6 +13,7 @@ from topicality.core.recall.analysis import stems
 SIZE, SLACK = 40, 8  # words of a window, and how many more to end with its sentence
 _PROSE = 2.0  # how much of the question's words twice the usual length may cost
 _TRIES = 8
+_SURE = 200  # characters that a window is sure to have
 _SPAN = 280  # characters of about SIZE words of prose
 _TOKEN = re.compile(r"\S+")
 _BREAK = re.compile(r"[.!?:]['\")*]*\s+|\n\s*")
@@ -39,26 +41,29 @@ def best_window(
     offset, text = start, text[start : len(text) if end is None else end]
     hits = _hits(text, weights)
     ranked: list[tuple[float, int]] = [(0.0, 0)]
-    lead = 0
     for begin in (0, *(m.end() for m in _BREAK.finditer(text))) if hits else ():
-        while lead < len(hits) and hits[lead][0] < begin:
-            lead += 1
-        seen: dict[str, int] = {}
-        for at, stem in islice(hits, lead, None):
-            if at >= begin + _SPAN:
-                break
-            seen[stem] = seen.get(stem, 0) + 1
-        if seen:
-            ranked.append((-sum(weights[s] * (1 + 0.15 * min(3, c - 1)) for s, c in seen.items()), begin))
+        mass = _mass(hits, begin, begin + _SURE, weights)
+        if mass:
+            ranked.append((-mass, begin))
     ranked.sort()
-    mass = sum(weights.values()) or 1.0
+    whole = sum(weights.values()) or 1.0
     best, best_value = (0, len(text)), float("-inf")
-    for value, begin in ranked[:_TRIES]:
+    for _, begin in ranked[:_TRIES]:
         first, last = _extended(text, begin, size, slack)
-        worth = -value / mass - _PROSE * max(0.0, (last - first) / _SPAN - 1)
+        worth = _mass(hits, first, last, weights) / whole - _PROSE * max(0.0, (last - first) / _SPAN - 1)
         if worth > best_value + 1e-9:
             best, best_value = (first, last), worth
     return best[0] + offset, best[1] + offset
+
+
+def _mass(hits: Sequence[tuple[int, str]], begin: int, end: int, weights: Mapping[str, float]) -> float:
+    """Weight of the stems between two characters; repetitions count a little."""
+    seen: dict[str, int] = {}
+    for at, stem in islice(hits, bisect_left(hits, (begin, "")), None):
+        if at >= end:
+            break
+        seen[stem] = seen.get(stem, 0) + 1
+    return sum(weights[stem] * (1 + 0.15 * min(3, count - 1)) for stem, count in seen.items())
 
 
 def _extended(text: str, start: int, size: int, slack: int) -> tuple[int, int]:

@@ -7,6 +7,7 @@ Case is ignored, and "i 'm" reads as "i'm", as tokenised corpora write it.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from math import log1p
 from typing import NamedTuple
 
@@ -171,6 +172,7 @@ def overlap(left: Words, right: Words) -> float:
     return len(left & right) / (1.0 + min(len(left), len(right))) if left and right else 0.0
 
 
+@lru_cache(maxsize=16384)
 def _stem(word: str) -> str:
     for ending in _ENDINGS:
         if word.endswith(ending) and len(word) - len(ending) >= 3:

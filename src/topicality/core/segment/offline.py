@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from topicality.core.segment.assign import assign, evidence
-from topicality.core.segment.company import Company
+from topicality.core.segment.company import Company, speaker_of
 from topicality.core.segment.decisions import Candidate, Decision, Kind, Segmentation, Talk, assembled
 from topicality.core.segment.entry import check_ids, check_settings, checked_matrix, is_silent
 from topicality.core.segment.features import AHEAD, CAUSAL, Row, Trail, confirmed
@@ -107,8 +107,6 @@ def read_rows(said: Sequence[Message], vectors: Array, heads: Heads) -> tuple[li
     Returns:
         Rows; confirmed features, shape (N, F); two-sided features, shape (N, G).
     """
-    from topicality.core.segment.company import speaker_of
-
     trail = Trail(vectors.shape[1], heads.probes, heads.subjects)
     rows: list[Row] = []
     known = np.empty((len(said), len(CAUSAL) + len(AHEAD) + _STYLE), np.float32)
