@@ -18,6 +18,15 @@ DOMAINS = (
     "Events", "Flights", "Homes", "Hotels", "Media", "Movies", "Music", "RentalCars", "Restaurants", "RideSharing",
     "Services_1", "Services_2", "Services_3", "Travel", "Weather",
 )  # fmt: skip
+ANOTHER = (
+    "Another thing:", "Also,", "By the way,", "One more thing.", "Now something else:", "On another subject:",
+    "I also need help with something else.", "Besides that,", "Next question:", "Okay. What about this:", "Anyway,",
+    "Thanks. I have another question.",
+)  # fmt: skip
+BACK = (
+    "Back to my earlier question:", "Coming back to what we talked about:", "About the first thing again:",
+    "Returning to the earlier subject,", "Going back to before:", "Again about the other matter:",
+)  # fmt: skip
 Vectors = Callable[[Sequence[str]], np.ndarray]
 
 
@@ -127,10 +136,12 @@ def with_returns(
     pieces: tuple[int, int] = (3, 6),
     longest: int = 24,
     cut: bool = False,
+    cued: float = 0.0,
 ) -> list[Dialogue]:
     """Three to five dialogues of one topic each; one to three are broken off at a user's turn and taken up again later.
 
     cut: dialogues end anywhere after their second turn, so that how long a topic has lasted says nothing.
+    cued: share of the changes that are announced ("another thing: …"), as people do and joined dialogues do not.
     """
     rng = np.random.default_rng(seed)
     made = []
@@ -162,7 +173,13 @@ def with_returns(
                 order.insert(0, order.pop(at))
                 spots = list(range(2, len(order) + 1))
             order.insert(int(rng.choice(spots)), (topic, part))
-        made.append(_laid_out(pool, order))
+        whole = _laid_out(pool, order)
+        for place in np.flatnonzero(whole.marks) if cued else ():
+            if whole.roles[place] == "user" and rng.random() < cued:
+                known = whole.topics[place] in whole.topics[:place]
+                phrases = BACK if known else ANOTHER
+                whole.texts[place] = phrases[int(rng.integers(len(phrases)))] + " " + whole.texts[place]
+        made.append(whole)
     return made
 
 

@@ -6,7 +6,7 @@
 
     python tools/train_segment.py DATA_DIR            # learn on everything, write
     python tools/train_segment.py DATA_DIR --dry      # learn four times without a quarter of it, report on that quarter
-    python tools/train_segment.py DATA_DIR --dry --folds 1 --cache vectors.npz
+    python tools/train_segment.py DATA_DIR --dry --folds 1 --cache vectors.npz   # the second quarter
 
 Learned on: TIAGE (train, val), SuperDialseg (val), joined task dialogues of Schema-Guided Dialogue (train), and for talk
 of several people the Ubuntu IRC disentanglement set (dev). Held out together: near-duplicate dialogues of SuperDialseg,
@@ -94,7 +94,7 @@ class Encoder:
         vectors = [self.model.embed(fresh[at : at + 1024]) for at in range(0, len(fresh), 1024)]
         self.place.update({text: len(self.place) + number for number, text in enumerate(fresh)})
         self.rows = np.concatenate([self.rows, *vectors])
-        if self.cache is not None:
+        if self.cache is not None and len(fresh) > 5000:
             np.savez(self.cache, space=str(self.model.space), texts=json.dumps(list(self.place)), rows=self.rows)
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
@@ -348,8 +348,10 @@ def train(data: Data, folder: Path, encode: Encoder, log: bool = True) -> Heads:
                     rows.setdefault(name, {}).setdefault(moment, []).append(seen.features[moment][1:])
                 marks.setdefault(name, []).append(np.array(each.marks[1:]))
         made = with_returns(helping, 110, seed + 8) + with_returns(own, 20, seed + 9, longest=14)
-        made += with_returns(chat, 12, seed + 10) + with_returns(chat, 12, seed + 11, cut=True)
-        made += with_returns(helping, 60, seed + 12, cut=True) + with_returns(own, 40, seed + 13, cut=True)
+        made += with_returns(chat, 12, seed + 10) + with_returns(chat, 15, seed + 11, cut=True, cued=0.5)
+        made += with_returns(helping, 45, seed + 12, cut=True, cued=0.5)
+        made += with_returns(own, 45, seed + 13, cut=True, cued=0.5)
+        encode.learn([text for each in made for text in each.texts])
         returning += [read(each, heads, encode) for each in made]
         if log:
             print(f"  read part {number + 1} of {PARTS} ({time.monotonic() - begun:.0f} s)", flush=True)
@@ -410,11 +412,11 @@ def labelled(dialogues: list[Dialogue]) -> list[LabelledDialogue]:
     ]
 
 
-def held_out(data: Data, folder: Path, encode: Encoder, folds: int) -> None:
+def held_out(data: Data, folder: Path, encode: Encoder, folds: Sequence[int]) -> None:
     """Learn without a quarter, measure on it, for each quarter; print means."""
     of_help = clusters(data.help, encode, FOLDS)
     figures: dict[tuple[str, str], list[dict]] = {}
-    for fold in range(folds):
+    for fold in folds:
         kept = Data(
             [each for place, each in enumerate(data.chat) if place % FOLDS != fold],
             [each for place, each in enumerate(data.help) if of_help[place] != fold],
@@ -433,7 +435,7 @@ def held_out(data: Data, folder: Path, encode: Encoder, folds: int) -> None:
             for mode in ("online", "confirmed", "offline"):
                 report = evaluate_dialogues(labelled(dialogues), encode, heads, mode=mode)
                 figures.setdefault((name, mode), []).append(report)
-        print(f"fold {fold + 1}", flush=True)
+        print(f"quarter {fold}", flush=True)
         show({key: reports[-1:] for key, reports in figures.items()})
     print("mean of folds")
     show(figures)
@@ -468,7 +470,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("--dry", action="store_true", help="report held-out figures instead of writing")
-    parser.add_argument("--folds", type=int, default=FOLDS, help="how many of the four quarters to hold out in turn")
+    parser.add_argument(
+        "--folds", type=int, nargs="+", default=range(FOLDS), help="quarters to hold out in turn, from 0"
+    )
     parser.add_argument("--cache", type=Path, help="keep vectors here (.npz)")
     options = parser.parse_args()
     folder, encode = options.data, Encoder(options.cache)

@@ -1,4 +1,4 @@
-"""The topic layer for LLM conversations: keeps a chat on its allowed topics.
+"""The topic layer for LLM conversations: keeps a chat on its allowed topics, and remembers it.
 
 Names are loaded at first use, so that `import topicality` costs little more than numpy.
 """
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from topicality.config import Policy as Policy
     from topicality.config import TopicRule as TopicRule
+    from topicality.core.drift import fed_by as fed_by
     from topicality.core.index import TopicIndex as TopicIndex
     from topicality.core.index import TopicMatch as TopicMatch
     from topicality.embed import CachedEmbedder as CachedEmbedder
@@ -27,7 +28,12 @@ if TYPE_CHECKING:
     from topicality.errors import SpaceMismatchError as SpaceMismatchError
     from topicality.errors import TopicalityError as TopicalityError
     from topicality.layer.calibration import calibrate as calibrate
+    from topicality.layer.conversation import Conversation as Conversation
+    from topicality.layer.conversation import Turn as Turn
+    from topicality.layer.drift import DriftTracker as DriftTracker
     from topicality.layer.guard import Guard as Guard
+    from topicality.layer.memory import Layer as Layer
+    from topicality.layer.memory import open_layer as _open
     from topicality.layer.stream import StreamGuard as StreamGuard
     from topicality.layer.tool import check_topic_tool as check_topic_tool
     from topicality.types import Message as Message
@@ -39,17 +45,21 @@ if TYPE_CHECKING:
     from topicality.vectors import unit as unit
 
     load_embedder = _load
+    open = _open  # noqa: A001 - `topicality.open(url)` is how it reads; nothing here opens a file
 
 __version__ = "0.1.0"
 
 _HOME = {
     "CachedEmbedder": "embed",
-    "CallableEmbedder": "embed",
     "CalibrationError": "errors",
+    "CallableEmbedder": "embed",
     "ConfigError": "errors",
+    "Conversation": "layer.conversation",
+    "DriftTracker": "layer.drift",
     "EmbedError": "errors",
     "Guard": "layer.guard",
     "InputError": "errors",
+    "Layer": "layer.memory",
     "LlmError": "errors",
     "Message": "types",
     "MissingExtraError": "errors",
@@ -64,15 +74,18 @@ _HOME = {
     "TopicMatch": "core.index",
     "TopicRule": "config",
     "TopicalityError": "errors",
+    "Turn": "layer.conversation",
     "Verdict": "types",
     "Window": "types",
     "calibrate": "layer.calibration",
     "check_topic_tool": "layer.tool",
+    "fed_by": "core.drift",
     "load_embedder": "embed",
+    "open": "layer.memory",
     "similarity": "vectors",
     "unit": "vectors",
 }
-_RENAMED = {"load_embedder": "load"}
+_RENAMED = {"load_embedder": "load", "open": "open_layer"}
 
 __all__ = sorted([*_HOME, "__version__"])
 

@@ -241,7 +241,7 @@ def test_only_completed_exchanges_are_evidence_and_removed_ones_are_gone(encoder
 
 
 def test_a_message_longer_than_a_passage_is_found_at_its_end(encoder: Embedder) -> None:
-    filler = " ".join(f"Paragraph {n} is about gardening and the weather of the week." for n in range(160))
+    filler = " ".join(f"Paragraph {n} is about gardening and the weather of the week." for n in range(260))
     text = filler + " By the way, the lighthouse keeper is called Augustin. " + "And so on and on. " * 30
     assert len(text.split()) > 3 * PASSAGE_WORDS
     parts = analyse(text, encoder)
@@ -255,7 +255,7 @@ def test_a_message_longer_than_a_passage_is_found_at_its_end(encoder: Embedder) 
 def test_messages_without_times_are_found_in_their_order(encoder: Embedder) -> None:
     messages = tuple(Message("user", text) for text in ("The cat is called Miso.", "Hm.", "Miso the cat likes tuna."))
     store = filled(encoder, LabelledConversation("c", messages))
-    got = recall(store, encoder, Scope("me", "c"), "What is the cat called last Tuesday?", budget=100, now=NOW)
+    got = recall(store, encoder, Scope("me", "c"), "What is the cat called?", budget=100, now=NOW)
     assert got.text.startswith("#1\n")
     assert got.passages[0].sequence == 1
 
@@ -309,7 +309,7 @@ def test_many_messages_are_analysed_in_one_call_of_the_encoder() -> None:
     words = WordEmbedder()
     found = analyse_all([Message("user", "We moved", name="Ann"), "", "to Oslo " * 1200], words)
     assert len(words.calls) == 1
-    assert [len(passages) for passages in found] == [1, 0, 5]
+    assert [len(passages) for passages in found] == [1, 0, 3]
     assert found[0][0].terms == ("move", "@ann", "?1")
     assert all(passage.vector is not None for passages in found for passage in passages)
     assert analyse_all([], words) == []

@@ -14,7 +14,7 @@ import typer
 
 from topicality import __version__
 from topicality.config import Policy
-from topicality.doors import cli_llm, cli_recall, cli_segment, show
+from topicality.doors import cli_llm, cli_memory, cli_recall, cli_segment, show
 from topicality.doors.cli_llm import JudgeOption, LlmOption, PromptsOption, UrlOption
 from topicality.errors import ConfigError, EmbedError, InputError, LlmError, StoreError, TopicalityError
 
@@ -31,6 +31,7 @@ app.add_typer(measure, name="eval")
 cli_segment.register(app, measure)
 cli_recall.register(measure)
 cli_llm.register(app)
+cli_memory.register(app)
 
 PolicyOption = Annotated[
     str | None,

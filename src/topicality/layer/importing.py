@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -89,11 +89,11 @@ def pairs_of(messages: Sequence[Message]) -> list[Pair]:
 
 def import_messages(
     layer: Layer,
-    id: str,
+    conversation: str,
     messages: Sequence[Message],
     owner: str = "default",
     *,
-    progress: Progress | None = None,  # noqa: A002 - the house's word for it
+    progress: Progress | None = None,
 ) -> Taken:
     """Put a transcript into a conversation. What is there already is left alone, so twice is once.
 
@@ -104,7 +104,7 @@ def import_messages(
             goes on from there.
     Cost: the encoder's batched time; the rest is done meanwhile (docs/memory.md has the ratio).
     """
-    talk = layer.conversation(id, owner)
+    talk = layer.conversation(conversation, owner)
     pairs = pairs_of(messages)
     fresh, taken = _fresh(talk, pairs)
     taken += Taken(dropped=sum(m.role not in _SAID for m in messages))
@@ -201,14 +201,13 @@ def _key(text: str) -> str:
     return clean[: _LONGEST - 33] + " " + hashlib.blake2b(clean.encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 
-def conversation_key(title: str, number: str, source: str) -> str:
-    """The id to keep a transcript's conversation under: its own, or the file's name where it has only a number."""
-    return _key(title if not number else source if number == "1" else f"{source}-{number}")
+def conversation_key(given: str, ordinal: int, source: str) -> str:
+    """The id to keep a transcript's conversation under.
 
-
-def counted(taken: Iterable[Taken]) -> Taken:
-    """The sum."""
-    total = Taken()
-    for one in taken:
-        total += one
-    return total
+    Args:
+        given: its id; where that is only its place in the file, the file's name stands for it. ordinal: its place, from 1.
+        source: the file's name, without its ending.
+    """
+    if given != str(ordinal):
+        return _key(given)
+    return _key(source if ordinal == 1 else f"{source}-{ordinal}")
