@@ -132,7 +132,7 @@ def engine(
     spent = []
     for index, message in enumerate(messages):
         context = [messages[index - 1 - turn] for turn in range(turns)]
-        spent.append(cpu(lambda text=message, said=context: guard.check(text, said)))  # type: ignore[misc]
+        spent.append(cpu(lambda text=message, said=context: guard.check(text, said)))  # type: ignore[misc]  # lambda defaults
     spent = spent[10:]  # the first ones fill caches
     return count, float(np.percentile(spent, 50)), float(np.percentile(spent, 95))
 
@@ -146,8 +146,8 @@ def end_to_end(policy: Policy, encoder: MiniLmEmbedder, messages: Sequence[str])
     for message in messages:
         ids = np.array([tokenizer.encode(message).ids], dtype=np.int64)
         inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
-        bare.append(cpu(lambda given=inputs: session.run(None, given)))  # type: ignore[misc]
-        whole.append(cpu(lambda text=message: guard.check(text)))  # type: ignore[misc]
+        bare.append(cpu(lambda given=inputs: session.run(None, given)))  # type: ignore[misc]  # lambda defaults
+        whole.append(cpu(lambda text=message: guard.check(text)))  # type: ignore[misc]  # lambda defaults
     return median(whole[10:]), median(bare[10:])
 
 
@@ -165,7 +165,7 @@ def batched(encoder: MiniLmEmbedder, messages: Sequence[str], repeats: int) -> t
 def child(code: str) -> dict[str, Any]:
     """Run code in a fresh process; it prints one JSON object."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)  # noqa: S603
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)  # noqa: S603 - own code
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 

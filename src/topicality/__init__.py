@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from topicality.vectors import unit as unit
 
     load_embedder = _load
-    open = _open  # noqa: A001 - `topicality.open(url)` is how it reads; nothing here opens a file
+    open = _open  # noqa: A001 - reads as `topicality.open(url)`; nothing here opens a file
 
 __version__ = "0.1.0"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, get_args
@@ -34,6 +35,10 @@ from topicality.vectors import Array, unit
 TERM = 100  # characters of a term that count
 ID = 200  # characters of an id, an owner or a conversation
 REMEMBERED = 1000  # changes of a conversation that are known again
+
+
+# NUL as JSON spells it; behind another backslash it is six harmless characters.
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 def check(change: Change, space: Space | None) -> None:
@@ -148,7 +153,7 @@ def dumped(value: Mapping[str, Any], what: str = "meta") -> str:
         text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"{what} must be JSON values ({error})") from error
-    return plain(text, what) if "\\u0000" not in text else _refused(what)
+    return _refused(what) if _NUL.search(text) else plain(text, what)
 
 
 def plain(text: str, what: str) -> str:

@@ -152,7 +152,7 @@ class SqlStore:
             if turn.changed:
                 writer.finish()
             else:
-                connection.get_transaction().rollback()  # type: ignore[union-attr]  # `_writing` began one
+                connection.get_transaction().rollback()  # type: ignore[union-attr]  # begun in `_writing`
         if turn.removed:
             self._tidy()
 
@@ -300,7 +300,7 @@ class SqlStore:
         self._check_open()
         with translated(self._where), self._engine.connect() as connection:
             if snapshot and connection.dialect.name == "postgresql":
-                connection = connection.execution_options(isolation_level="REPEATABLE READ")  # noqa: PLW2901
+                connection = connection.execution_options(isolation_level="REPEATABLE READ")  # noqa: PLW2901 - same connection
             with connection.begin():
                 yield connection
 
@@ -331,7 +331,7 @@ class SqlStore:
         """Move what was overwritten from SQLite's log to the file, so that removed text is in neither."""
         if self._engine.dialect.name == "sqlite":
             with translated(self._where), self._engine.connect() as connection:
-                connection.connection.driver_connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # type: ignore[union-attr]
+                connection.connection.driver_connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # type: ignore[union-attr]  # open
 
 
 def _dumped(space: Space) -> str:
