@@ -279,9 +279,8 @@ def fit_absent(data: Sequence[Probe]) -> tuple[Linear, float]:
     mean, std = x.mean(axis=0), x.std(axis=0) + 1e-6
     z = np.clip((x - mean) / std, -4, 4)
     model = LogisticRegression(C=0.1, max_iter=1000).fit(z, ~here, sample_weight=weight / weight.mean())
-    head = Linear(
-        SIGNALS, mean.astype(np.float32), std.astype(np.float32), model.coef_[0].astype(np.float32), float(model.intercept_[0])
-    )  # fmt: skip
+    columns = (mean.astype(np.float32), std.astype(np.float32), model.coef_[0].astype(np.float32))
+    head = Linear(SIGNALS, *columns, float(model.intercept_[0]))
     odds = model.decision_function(z)
     cut = [np.quantile(odds[here & (np.array(families) == family)], 1 - ALARMS) for family in dict.fromkeys(families)]
     return head, float(np.max(cut))

@@ -220,3 +220,31 @@ def test_the_shortlist_is_best_first_and_grows_with_the_budget() -> None:
     small, large = (shortlist(pool, np.arange(300), values, budget) for budget in (100, 1000))
     assert small[0] == 299
     assert len(small) < len(large) <= 300
+
+
+def test_a_time_in_the_question_marks_what_was_said_in_it_and_the_two_weeks_after() -> None:
+    said = [Said(f"We saw harbour number {n}") for n in range(4)]
+    first = pool_of(said).passages
+    times = [18 * DAY, 20.5 * DAY, 30 * DAY, 60 * DAY]
+    passages = [replace(passage, at=at) for passage, at in zip(first, times, strict=True)]
+    asked = read("Which harbour did we see on 21 January 1970?", 90 * DAY)
+    pool = build(asked, passages, {"c": ((1, 4),)}, Statistics({"harbour": 4}, 4, 3.0), 4)
+    found = features(pool, asked, np.zeros(4, np.float32), np.arange(4))
+    assert found["dated"].tolist() == [0.0, 1.0, 0.0, 0.0]
+    assert found["dated_after"].tolist() == [0.0, 0.0, 1.0, 0.0]
+    assert found["dated_base"].tolist() == [0.0, found["base"][1], 0.0, 0.0]
+    assert found["base"][1] > 0
+
+
+def test_first_and_latest_count_from_the_ends_of_what_was_found() -> None:
+    pool = pool_of([Said(f"harbour {n}") for n in range(5)])
+    rows = np.arange(5)
+    for question, edge in (
+        ("first harbour", [1.0, 0.75, 0.5, 0.25, 0.0]),
+        ("latest harbour", [0.0, 0.25, 0.5, 0.75, 1.0]),
+    ):
+        found = features(pool, read(question, 0.0), np.zeros(4, np.float32), rows)
+        assert found["edge"].tolist() == edge
+        plain = features(pool, read("harbour", 0.0), np.zeros(4, np.float32), rows)
+        assert plain["edge"].tolist() == [0.0] * 5
+        assert np.allclose(scores(None, found)[0] - scores(None, plain)[0], edge, atol=1e-4)

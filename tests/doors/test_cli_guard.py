@@ -533,6 +533,15 @@ def feed(process: subprocess.Popen[bytes]) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
 def test_a_pipe_gets_each_answer_at_once_and_an_interrupt_is_exit_code_130() -> None:
+    # A job in the background inherits "interrupts are ignored", and so would its children: say what is meant.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        _asked_and_interrupted()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _asked_and_interrupted() -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "topicality", "check", *TOPICS, "--json"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -68,11 +68,10 @@ def topic_values(topic: Topic) -> dict[str, Any]:
 
 
 def recalled(found: Recall) -> None:
-    """What was found, as it would be sent, and whether that is an answer."""
+    """What was found, as it would be sent; its text says so where that is no answer."""
     out = console()
-    if found.nothing_found:
-        note = "Nothing found." if not found.passages else "Nothing found that answers it; the nearest passages:"
-        out.print(Text(note, style="yellow"))
+    if not found.text:
+        out.print(Text("Nothing found.", style="yellow"))
     for line in found.text.split("\n") if found.text else []:
         out.print(Text(plain(line, 100_000), style="dim" if line.startswith(("#", "+")) else ""))
     if found.omitted:

@@ -173,11 +173,11 @@ def opened(
         aliases = {int(number): str(name) for number, name in head["aliases"]}
         waiting = [Waiting(int(a), int(b), int(c), bool(d), bool(e)) for a, b, c, d, e in head["waiting"]]
         late = [(int(a), int(b)) for a, b in head["late"]]
-        unread = [(int(sequence), str(name)) for sequence, name in head["unread"]]
-        return Flow(live, int(head["saved"]), aliases, waiting, late, unread)
+        return Flow(live, int(head["saved"]), aliases, waiting, late, unread_of(kept))
     except (ValueError, TypeError, KeyError, struct.error, InputError, SpaceMismatchError) as error:
         _log.warning("the topic state of a conversation cannot be read and is made again (%s)", type(error).__name__)
         flow = remade(turn, store, segmenter, ids)
+        flow.unread = unread_of(kept)
         flow.notes = ("the state of the topics could not be read and was made again from the last exchanges",)
         return flow
 
@@ -233,8 +233,16 @@ def waiting_topics(kept: bytes | None) -> dict[int, str]:
         aliases = {int(number): str(name) for number, name in head.get("aliases", ())}
         found = {int(one[0]): int(one[2]) for one in head.get("waiting", ())}
         return {sequence: aliases.get(number) or f"{head['epoch']}-{number}" for sequence, number in found.items()}
-    except (ValueError, TypeError, KeyError, IndexError):
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError):
         return {}
+
+
+def unread_of(kept: bytes | None) -> list[tuple[int, str]]:
+    """`Flow.unread` from the "flow" state; empty if it cannot be read."""
+    try:
+        return [(int(sequence), str(name)) for sequence, name in json.loads(kept or b"{}").get("unread", ())]
+    except (ValueError, TypeError, AttributeError):
+        return []
 
 
 def mean_vector(vectors: Iterable[Array | None]) -> Array | None:

@@ -91,8 +91,9 @@ class Kept:
     def changed(self, turn: Turn, old: Exchange, new: Exchange | None, now: float, fresh: flow.Places) -> None:
         """An exchange was edited, or deleted (`new` is None): topics and segmenter follow."""
         layer = self._layer
+        unread = flow.unread_of(turn.state(flow.FLOW))
         if old.status == "completed":
-            unread = self.stream(turn).unread  # the exchange itself has changed already, the counts have not
+            # the exchange itself has changed already, the counts have not
             self.shelf.read(turn, layer.reading, [one for one in unread if one[0] != old.sequence])
             self._before = layer.maps.before(turn)
             if new is None:
@@ -102,6 +103,7 @@ class Kept:
             if operations:
                 self.written(turn, dict(layer.write(turn, operations)))
         stream = flow.remade(turn, layer.store, layer.segmenter, layer.ids, fresh)
+        stream.unread = unread
         self._live = stream.live
         layer.write(turn, stream.operations())
 

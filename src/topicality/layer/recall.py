@@ -20,7 +20,7 @@ from topicality.types import Message
 from topicality.vectors import Array
 
 POOL, EXPAND = 150, 80  # hits taken from each search, and the best of them whose neighbours are read as well
-LARGE, POOL_LARGE, EXPAND_LARGE = 50_000, 90, 40  # the same from so many passages on, where reading takes the time
+LARGE, POOL_LARGE, EXPAND_LARGE = 50_000, 80, 36  # the same from so many passages on, where reading takes the time
 DATED = 40  # hits taken from each search in the times that a question names
 RADIUS = 1  # exchanges read around the best hits, to both sides; one more where exchanges have mostly one side
 _NAME_WORDS = 32  # words of a question that are looked up as names

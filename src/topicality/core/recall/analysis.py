@@ -160,7 +160,7 @@ def windows(text: str, most: int = PASSAGE_WORDS) -> list[tuple[int, int]]:
         size = (len(text) - start) // left
         aim = start + size
         near = [end for end in ends[bisect(ends, aim - size // 4) :] if end <= aim + size // 8]
-        stop = min(near, key=lambda end, aim=aim: abs(end - aim)) if near else _before_word(text, start, aim)
+        stop = min((abs(end - aim), end) for end in near)[1] if near else _before_word(text, start, aim)
         found.append((start, stop))
         start = stop
     found.append((start, len(text)))

@@ -18,6 +18,7 @@ Method = Literal["learned", "plain"]
 
 _CLIP = 4.0  # standard deviations beyond which a feature counts no more
 _TOP = 8  # passages looked at to say whether the answer is there
+_EDGE = 1.0  # log-odds from the first to the latest, where the question asks for one: few that are learned from do
 _PLAIN = {
     "bm": 0.3, "bmc": 0.3, "cosp": 0.2, "cosc": 0.2, "session": 0.2, "speaker": 0.05, "bm_prev": 0.03, "bm_next": 0.03,
     "long_reply": -0.1, "dated": 0.1,
@@ -89,10 +90,11 @@ def scores(heads: Heads | None, found: Mapping[str, Array]) -> tuple[Array, Meth
     Args:
         heads: None for an encoder that nothing was learned for; then a fixed sum of the scaled features.
     """
+    edge = _EDGE * found["edge"]
     if heads is None:
         total = sum(weight * found[name] for name, weight in _PLAIN.items())
-        return np.asarray(_PLAIN_SCALE * total, np.float32), "plain"
-    return heads.passage(np.stack([found[name] for name in heads.passage.names], axis=1)), "learned"
+        return np.asarray(_PLAIN_SCALE * total + edge, np.float32), "plain"
+    return heads.passage(np.stack([found[name] for name in heads.passage.names], axis=1)) + edge, "learned"
 
 
 def signals(pool: Pool, asked: Question, found: Mapping[str, Array], scored: Array, statistics: Statistics) -> Array:

@@ -13,7 +13,7 @@ from topicality.core.meter import Meter, TokenCounter
 from topicality.core.recall import render
 from topicality.core.recall.pool import Ints, Pool
 from topicality.core.recall.window import SIZE, best_window
-from topicality.vectors import Array
+from topicality.vectors import Floats
 
 ALPHA = 0.75  # how much the logarithm of the cost counts against the log-odds: 0 is best first, 1 most chance a token
 FULL = 60  # words up to which a message is given whole
@@ -82,7 +82,7 @@ def guessed(pool: Pool, rows: Ints) -> NDArray[np.float64]:
     return np.where(whole, characters, (SIZE + 4) * 5.7) / _TOKEN_CHARACTERS + _LINE_TOKENS
 
 
-def shortlist(pool: Pool, rows: Ints, scores: Array, budget: int) -> Ints:
+def shortlist(pool: Pool, rows: Ints, scores: Floats, budget: int) -> Ints:
     """Rows whose texts are worth reading: the best for their cost, about twice as many as the budget has room for."""
     cost = guessed(pool, rows)
     order = np.argsort(-(scores - ALPHA * np.log(cost)), kind="stable")
@@ -93,7 +93,7 @@ def shortlist(pool: Pool, rows: Ints, scores: Array, budget: int) -> Ints:
 def pack(
     pool: Pool,
     rows: Ints,
-    scores: Array,
+    scores: Floats,
     said: Mapping[int, Said],
     budget: int,
     count: TokenCounter,
@@ -131,7 +131,7 @@ class _Packing:
         self,
         pool: Pool,
         rows: Ints,
-        scores: Array,
+        scores: Floats,
         said: Mapping[int, Said],
         meter: Meter,
         style: Style,
