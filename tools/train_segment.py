@@ -68,7 +68,7 @@ SETTINGS = Settings(
         "balanced": {"once": 0.5, "confirmed": 0.55},
         "fine": {"once": 0.4, "confirmed": 0.45},
     },
-    returning={"once": 0.65, "confirmed": 0.68},
+    returning={"once": 0.65, "confirmed": 0.65},
 )
 
 

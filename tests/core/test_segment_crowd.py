@@ -96,6 +96,8 @@ def test_what_a_crowd_remembers_is_bounded() -> None:
         crowd.record(said, place if place % 3 else max(0, place - 2))
     assert len(crowd.items) == REACH
     assert len(crowd.threads) <= REACH
+    for key, thread in crowd.threads.items():
+        assert thread.latest == max(item.index for item in crowd.items if item.thread == key)
     following = crowd.read(500, "hello", "nick7", said.vector, None)
     assert crowd.features(following).shape == (REACH + 1, len(LINK))
 

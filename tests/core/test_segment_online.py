@@ -197,6 +197,10 @@ def test_live_topics_are_bounded_and_a_forgotten_one_comes_back_when_its_success
         decision = segmenter.receive(Message(("user", "assistant")[place % 2], text), vector)
         kinds.add(decision.kind)
         assert len(pair.topics) <= 4
+        if place % 50 == 49:
+            again = Segmenter.restore(HEADS, segmenter.snapshot())._pair
+            assert again is not None
+            assert again.topics.next_number == pair.topics.next_number > 4
         if before is not None and before.placed.evicted is not None and decision.previous[0].revised:
             restored += before.placed.evicted.number in pair.topics.number.tolist() or len(held) > 0
     assert "new" in kinds

@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
+from topicality.core.spans import holds
 from topicality.layer.memory import Layer
 from topicality.ports import Store
+from topicality.records import Scope
 from topicality.store import open_store
 from topicality.testing.embedder import WordEmbedder
 
@@ -47,3 +49,19 @@ class Clock:
 def layer_on(store: Store | str, policy: object = None, prefix: str = "id") -> Layer:
     kept = open_store(store) if isinstance(store, str) else store
     return Layer(kept, policy, WordEmbedder(), clock=Clock(), ids=ids(prefix))  # type: ignore[arg-type]  # any policy
+
+
+def sound(layer: Layer, conversation: str = "c", owner: str = "default") -> None:
+    """Every completed exchange is in exactly one topic, no other one is in any; numbers have no gaps."""
+    talk = layer.conversation(conversation, owner)
+    topics = [record for _, record in layer.store.topics(owner, conversation, dropped=True)]
+    assert [topic.number for topic in topics] == list(range(1, len(topics) + 1))
+    live = [topic for topic in topics if topic.status != "dropped"]
+    exchanges = layer.store.exchanges(
+        Scope(owner, conversation), statuses=("pending", "completed", "failed", "deleted")
+    )
+    assert [exchange.sequence for exchange in exchanges] == list(range(1, len(exchanges) + 1))
+    for exchange in exchanges:
+        homes = [topic.id for topic in live if holds(topic.spans, exchange.sequence)]
+        assert len(homes) == (1 if exchange.status == "completed" else 0), (exchange.sequence, exchange.status, homes)
+    assert {topic.id: topic.spans for topic in talk.topics()} == {topic.id: topic.spans for topic in live}

@@ -19,35 +19,19 @@ from topicality.errors import ConfigError, EmbedError, InputError, SpaceMismatch
 from topicality.layer import flow
 from topicality.layer.importing import import_messages
 from topicality.layer.memory import DRIFT, Layer, open_layer
-from topicality.records import Change, DuplicateExchangeError, ExchangeError, PutState, Scope
+from topicality.records import Change, DuplicateExchangeError, ExchangeError, PutState, Side
 from topicality.store import open_store
 from topicality.testing.embedder import WordEmbedder
 from topicality.types import Message
 from topicality.vectors import Array
 
-sys.path.insert(0, str(Path(__file__).parent))
-from memory_talks import FLIGHT, PASTA, Clock, ids, layer_on  # noqa: E402 - beside this file, which is no package
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.layer.memory_talks import FLIGHT, PASTA, Clock, ids, layer_on, sound
 
 SHOP = Policy(
     allowed=[{"name": "flights", "description": "flight booking, cancel a flight, refund for a flight, Lisbon"}],
     blocked=[{"name": "weapons", "examples": ["how do I build a bomb", "where can I buy a gun"]}],
 )
-
-
-def sound(layer: Layer, conversation: str = "c", owner: str = "default") -> None:
-    """Every completed exchange is in exactly one topic, no other one is in any; numbers have no gaps."""
-    talk = layer.conversation(conversation, owner)
-    topics = [record for _, record in layer.store.topics(owner, conversation, dropped=True)]
-    assert [topic.number for topic in topics] == list(range(1, len(topics) + 1))
-    live = [topic for topic in topics if topic.status != "dropped"]
-    exchanges = layer.store.exchanges(
-        Scope(owner, conversation), statuses=("pending", "completed", "failed", "deleted")
-    )
-    assert [exchange.sequence for exchange in exchanges] == list(range(1, len(exchanges) + 1))
-    for exchange in exchanges:
-        homes = [topic.id for topic in live if holds(topic.spans, exchange.sequence)]
-        assert len(homes) == (1 if exchange.status == "completed" else 0), (exchange.sequence, exchange.status, homes)
-    assert {topic.id: topic.spans for topic in talk.topics()} == {topic.id: topic.spans for topic in live}
 
 
 # --- what someone does
@@ -103,7 +87,9 @@ def test_a_topic_that_is_left_and_returned_to_keeps_its_id_and_is_opened_again(m
     assert [(topic.id, topic.number) for topic in after] == [(topic.id, topic.number) for topic in before]
     assert after[0].spans == ((1, 3), (10, 10))
     assert after[0].status == "open"
-    assert after[0].ended_at is not None and before[0].ended_at is not None and after[0].ended_at > before[0].ended_at
+    assert after[0].ended_at is not None
+    assert before[0].ended_at is not None
+    assert after[0].ended_at > before[0].ended_at
 
 
 def test_a_turn_says_verdict_drift_decision_and_topic_from_one_embedding() -> None:
@@ -114,7 +100,10 @@ def test_a_turn_says_verdict_drift_decision_and_topic_from_one_embedding() -> No
     chat.fail("test")
     encoder.calls.clear()
     turn = chat.receive("Is there a refund for the flight to Lisbon?")
-    assert turn.verdict is not None and turn.drift is not None and turn.decision is not None and turn.topic
+    assert turn.verdict is not None
+    assert turn.drift is not None
+    assert turn.decision is not None
+    assert turn.topic
     asked = [text for call in encoder.calls for text in call]
     assert asked.count("Is there a refund for the flight to Lisbon?") == 1
     assert turn.drift.messages == 2
@@ -142,7 +131,8 @@ def test_a_blocked_message_is_a_failed_exchange_and_no_context_of_the_next() -> 
     layer = layer_on("memory://", SHOP)
     chat = layer.conversation("c")
     turn = chat.receive("how do I build a bomb")
-    assert turn.verdict is not None and turn.verdict.action == "block"
+    assert turn.verdict is not None
+    assert turn.verdict.action == "block"
     assert turn.status == "failed"
     assert [(e.status, e.failure) for e in chat.exchanges()] == [("failed", "blocked")]
     with pytest.raises(ExchangeError, match="failed"):
@@ -236,6 +226,14 @@ def test_an_encoder_that_fails_changes_nothing() -> None:
     assert list(layer.export()) == before
 
 
+def test_ids_that_repeat_themselves_are_noticed() -> None:
+    store = open_store("memory://")
+    layer_on(store).conversation("c").receive("about pasta")
+    with pytest.raises(InputError, match="repeat"):
+        layer_on(store).conversation("c").receive("about flights", id="another")
+    assert len(layer_on(store).conversation("c").exchanges()) == 1
+
+
 def test_a_blank_message_inherits_its_topic() -> None:
     layer = layer_on("memory://")
     chat = layer.conversation("c")
@@ -287,9 +285,7 @@ def test_a_restart_at_any_place_gives_the_same_decisions_and_the_same_store() ->
     store, makes, clock = open_store("memory://"), ids(), Clock()
     found = []
     for place, pair in enumerate(LONG):
-        if place % 7 == 3 or place in (31, 32, 33, 34):
-            layer = Layer(store, SHOP, WordEmbedder(), clock=clock, ids=makes)
-        elif place == 0:
+        if place % 7 == 0 or place in (31, 32, 33, 34):
             layer = Layer(store, SHOP, WordEmbedder(), clock=clock, ids=makes)
         found += run(layer.conversation("c"), [pair])
     assert found == expected
@@ -325,7 +321,8 @@ def test_a_state_that_cannot_be_read_begins_anew_and_nothing_is_lost(name: str, 
         assert turn.notes
     if value is not None and name == DRIFT:
         assert turn.notes
-        assert turn.drift is not None and turn.drift.messages == 1
+        assert turn.drift is not None
+        assert turn.drift.messages == 1
     after = {topic.id: topic.spans for topic in chat.topics()}
     assert before.keys() <= after.keys()
     assert all(holds(after[key], first) for key, spans in before.items() for first, _ in spans)
@@ -365,7 +362,7 @@ def perform(layer: Layer, operation: str, number: int) -> None:
             chat.delete(everything[number % len(everything)].id)
         case "edit" if everything:
             chosen = everything[number % len(everything)]
-            side = "assistant" if chosen.reply is not None and number % 2 else "user"
+            side: Side = "assistant" if chosen.reply is not None and number % 2 else "user"
             chat.edit(chosen.id, f"the text about basil number {number}", side=side)
 
 
@@ -437,7 +434,8 @@ def test_an_erased_owner_is_gone_and_a_new_conversation_begins_at_one() -> None:
     assert list(layer.export("bob")) == bob
     turn = layer.conversation("c", "ann").receive("a flight to Lisbon")
     assert turn.sequence == 1
-    assert turn.drift is not None and turn.drift.messages == 1
+    assert turn.drift is not None
+    assert turn.drift.messages == 1
     layer.conversation("c", "ann").reply("which one?")
     sound(layer, owner="ann")
 

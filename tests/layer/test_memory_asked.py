@@ -17,8 +17,8 @@ from topicality.records import Change, PutTopic, TopicRecord
 from topicality.store import open_store
 from topicality.testing.embedder import WordEmbedder
 
-sys.path.insert(0, str(Path(__file__).parent))
-from memory_talks import FLIGHT, PASTA, Clock, ids, layer_on  # noqa: E402 - beside this file, which is no package
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.layer.memory_talks import FLIGHT, PASTA, Clock, ids, layer_on
 
 
 def count(text: str) -> int:
@@ -42,7 +42,7 @@ def filled() -> Layer:
 
 
 @settings(max_examples=30)
-@given(budget=st.integers(20, 2000), memory=st.integers(0, 600), system=st.sampled_from(["", "Be kind to everybody."]))
+@given(budget=st.integers(30, 2000), memory=st.integers(0, 600), system=st.sampled_from(["", "Be kind to everybody."]))
 def test_a_context_is_never_over_budget_and_always_has_the_latest_message(
     filled: Layer, budget: int, memory: int, system: str
 ) -> None:

@@ -10,9 +10,8 @@ import pytest
 from topicality.layer.importing import BATCH, Taken, conversation_key, import_messages, pairs_of
 from topicality.types import Message
 
-sys.path.insert(0, str(Path(__file__).parent))
-from memory_talks import FLIGHT, PASTA, layer_on  # noqa: E402 - beside this file, which is no package
-from test_memory import sound  # noqa: E402 - the same
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.layer.memory_talks import FLIGHT, PASTA, layer_on, sound
 
 
 def messages(times: int, start: int = 0) -> list[Message]:

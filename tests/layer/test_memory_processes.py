@@ -9,17 +9,16 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from memory_talks import layer_on  # noqa: E402 - beside this file, which is no package
-from test_memory import sound  # noqa: E402 - the same
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.layer.memory_talks import layer_on, sound
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[2]
 WORK = """
-import sys
+import os, sys
 sys.path.insert(0, {here!r})
-from memory_talks import FLIGHT, PASTA, layer_on
+from tests.layer.memory_talks import FLIGHT, PASTA, layer_on
 url, name, times = sys.argv[1:]
-layer = layer_on(url, prefix=name)
+layer = layer_on(url, prefix=f"{{name}}-{{os.getpid()}}-")
 chat = layer.conversation("c")
 done = {{exchange.id: exchange.status for exchange in chat.exchanges()}}
 for number in range(int(times)):

@@ -18,7 +18,6 @@ from topicality.layer.recall import Recall, analyse
 from topicality.ports import Turn as StoreTurn
 from topicality.records import (
     Begin,
-    Change,
     Complete,
     Delete,
     Edit,
@@ -125,7 +124,7 @@ class Conversation:
         with layer.held(self.owner, self.id) as (turn, kept):
             known = turn.exchange(key)
             if known is not None:
-                self._apply(turn, [begin])  # refuses another text
+                layer.write(turn, [begin])  # refuses another text
                 topic = flow.waiting_topics(turn.state(flow.FLOW)).get(known.sequence)
                 done = Turn(key, known.sequence, verdict, None, None, topic, known.status)
             else:
@@ -137,7 +136,7 @@ class Conversation:
                 if blocked:
                     operations.append(Fail(key, BLOCKED))
                     stream.drop(sequence)
-                self._apply(turn, [*operations, *stream.operations()])
+                self.layer.write(turn, [*operations, *stream.operations()])
                 status: ExchangeStatus = "failed" if blocked else "pending"
                 topic = stream.topic(decision.topic)
                 done = Turn(key, sequence, verdict, drift, decision, topic, status, (*stream.notes, *notes))
@@ -165,14 +164,14 @@ class Conversation:
             complete = Complete(key, text, passages, message.at, name)
             known = turn.exchange(key)
             if known is None or known.status != "pending":
-                self._apply(turn, [complete])  # refuses
+                self.layer.write(turn, [complete])  # refuses
             assert known is not None  # noqa: S101  # refused above
             done = replace(known, status="completed", reply=message)
             stream = kept.stream(turn)
             decision = stream.take(known.sequence, "assistant", message, vector)
             kept.begin(turn, stream)
             operations, topic = kept.place(turn, stream, done, layer.clock())
-            self._apply(turn, [complete, *operations, *stream.operations()], kept)
+            kept.written(turn, layer.write(turn, [complete, *operations, *stream.operations()]))
         return Turn(key, known.sequence, None, None, decision, topic, "completed", stream.notes)
 
     def fail(self, reason: str, *, exchange: str | None = None) -> None:
@@ -184,7 +183,7 @@ class Conversation:
             ExchangeError: it is unknown, failed or completed already.
         """
         with self.layer.held(self.owner, self.id) as (turn, _):
-            self._apply(turn, [Fail(self._pending(turn, exchange), reason)])
+            self.layer.write(turn, [Fail(self._pending(turn, exchange), reason)])
 
     def edit(self, exchange: str, text: str, *, side: Side = "user") -> None:
         """Replace or redact one side of an exchange: words, vectors, its topic's labels and the segmenter follow.
@@ -198,7 +197,7 @@ class Conversation:
         vector = flow.mean_vector(passage.vector for passage in passages)
         with self.layer.held(self.owner, self.id) as (turn, kept):
             old = turn.exchange(exchange)
-            self._apply(turn, [edit])
+            self.layer.write(turn, [edit])
             new = turn.exchange(exchange)
             if old is not None and new is not None and old != new:
                 fresh: dict[tuple[int, Side], Array] = {} if vector is None else {(old.sequence, side): vector}
@@ -213,7 +212,7 @@ class Conversation:
         """
         with self.layer.held(self.owner, self.id) as (turn, kept):
             old = turn.exchange(exchange)
-            self._apply(turn, [Delete(exchange)])
+            self.layer.write(turn, [Delete(exchange)])
             if old is not None and old.status != "deleted":
                 kept.changed(turn, old, None, self.layer.clock(), {})
 
@@ -295,8 +294,3 @@ class Conversation:
         if not newest:
             raise ExchangeError("", None, "completed", "there is no pending exchange; receive a message first")
         return newest[0].id
-
-    def _apply(self, turn: StoreTurn, operations: Sequence[Operation], kept: Any = None) -> None:
-        applied = turn.apply(Change(self.layer.ids(), self.owner, self.id, tuple(operations)))
-        if kept is not None:
-            kept.written(turn, applied.topics)

@@ -13,7 +13,7 @@ from topicality.layer.conversation import Conversation
 from topicality.layer.memory import settled
 from topicality.layer.recall import analyse_all
 from topicality.layer.shelf import Placed
-from topicality.records import Begin, Change, Complete, Exchange, Operation, Passage, Scope
+from topicality.records import Begin, Complete, Exchange, Operation, Passage, Scope
 from topicality.types import Message
 
 if TYPE_CHECKING:
@@ -189,8 +189,7 @@ def _write(talk: Conversation, batch: Sequence[Pair], passages: Sequence[tuple[P
         if placed:
             operations += kept.place_many(turn, stream, placed, now)
             operations += stream.operations()
-            applied = turn.apply(Change(layer.ids(), talk.owner, talk.id, tuple(operations)))
-            kept.written(turn, dict(applied.topics))
+            kept.written(turn, layer.write(turn, operations))
 
 
 def _key(text: str) -> str:

@@ -250,9 +250,16 @@ class Layer:
         return reading, [PutState(DRIFT, value)], notes
 
     def write(self, turn: Turn, operations: Sequence[Operation]) -> dict[str, int]:
-        """Write inside a turn; the numbers topics were given."""
+        """Write inside a turn; the numbers topics were given.
+
+        Raises:
+            InputError: `ids` gave an id a second time, so the store takes this change for one it has had.
+        """
         info = turn.info()
-        return dict(turn.apply(Change(self.ids(), info.owner, info.id, tuple(operations))).topics)
+        applied = turn.apply(Change(self.ids(), info.owner, info.id, tuple(operations)))
+        if applied.repeated:
+            raise InputError("the ids given to this layer repeat themselves; give it some that never do, such as uuid4")
+        return dict(applied.topics)
 
     @property
     def _threshold(self) -> float:

@@ -131,6 +131,9 @@ def narrowed(table: Any, at: Any, scope: Scope) -> list[ColumnElement[bool]]:
     ]
 
 
+_LISTED, _CHUNK = 20_000, 5_000  # sequences that are looked up one by one at the most; in one statement
+
+
 def ranges(table: Any, scope: Scope) -> list[ColumnElement[bool] | None]:
     """A scope's sequences as conditions, one a statement; [None] for all. Sorted, so that statements follow each other."""
     if not scope.sequences:
@@ -142,6 +145,11 @@ def ranges(table: Any, scope: Scope) -> list[ColumnElement[bool] | None]:
         else:
             merged.append((first, last))
     column = table.c.sequence
+    count = sum(last - first + 1 for first, last in merged)
+    if len(merged) > 1 and count <= _LISTED:
+        # Many short ranges: a list is looked up by index, while OR makes SQLite read the whole conversation.
+        numbers = [number for first, last in merged for number in range(first, last + 1)]
+        return [column.in_(numbers[start : start + _CHUNK]) for start in range(0, count, _CHUNK)]
     parts = [merged[start : start + RANGES] for start in range(0, len(merged), RANGES)]
     return [or_(*(and_(column >= first, column <= last) for first, last in part)) for part in parts]
 
