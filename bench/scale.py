@@ -6,8 +6,9 @@
     python bench/scale.py --save docs                   # writes docs/scale.md, and docs/scale.png if matplotlib is there
 
 The archive is made up and always the same: topics of about eight exchanges, a fifth of them returns to an earlier one,
-20 words a question and 60 a reply from a Zipf vocabulary, vectors around a centre for each topic. Each exchange has a word of
-its own, which recall is asked for. Encoding is not in the times. One thread (set OMP_NUM_THREADS=1); wall and CPU time.
+20 words a question and 60 a reply from a Zipf vocabulary, vectors around a centre for each of 512 themes. Each exchange has a
+word of its own, which recall is asked for together with its theme. Encoding is not in the times. One thread (set
+OMP_NUM_THREADS=1); wall and CPU time.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from topicality.embed.background import read_corpus
 from topicality.layer.importing import import_messages
 from topicality.layer.memory import Layer
 from topicality.layer.recall import token_counter
-from topicality.records import SIDES, Exchange, TopicRecord
+from topicality.records import SIDES, Exchange, Scope, TopicRecord
 from topicality.store import open_store, rules, transfer
 from topicality.types import Message
 from topicality.vectors import Array, unit
@@ -213,16 +214,18 @@ def measure(place: str, count: int, conversations: int, repeat: int) -> dict[str
         row.update(steady.figures("receive + reply"))
 
         rng = random.Random(5)
-        asked = [rng.randint(1, count) for _ in range(repeat)]
+        asked = [rng.randint(1, count // conversations) for _ in range(repeat)]
+        kept = layer.store.exchanges(Scope(OWNER, "c0000", tuple((n, n) for n in asked)))
+        themes = {exchange.sequence: exchange.user.text.split(" ", 1)[0] for exchange in kept}
         ask = layer.recall if conversations > 1 else chat.recall
 
         def recalled(number: int) -> bool:
             keywords = {"owner": OWNER} if conversations > 1 else {}
-            text = f"theme0 what was said about {own_word(number)}"
+            text = f"{themes[number]} what was said about {own_word(number)}"
             return own_word(number) in ask(text, 1000, **keywords).text  # type: ignore[operator]  # one of two methods
 
         warm, steady = Timing(encoder), Timing(encoder)
-        warm(lambda: recalled(1))
+        warm(lambda: recalled(asked[0]))
         row["first recall, ms"] = warm.wall[0]
         found = [steady(lambda number=number: recalled(number)) for number in asked]  # type: ignore[misc]  # bound now
         row.update(steady.figures("recall"))
@@ -232,7 +235,7 @@ def measure(place: str, count: int, conversations: int, repeat: int) -> dict[str
         sizes = []
         counter = token_counter(layer.embedder)
         for number in asked[: max(5, repeat // 5)]:
-            question = f"theme3 what was said about {own_word(number)}"
+            question = f"{themes[number]} what was said about {own_word(number)}"
             context = steady(lambda: chat.context(4000, question=question))  # noqa: B023 - called at once
             heads = ("Recalled from", "Other topics")
             sizes.append(sum(counter(m.text) for m in context.messages if m.text.startswith(heads)))  # type: ignore[attr-defined]  # a Context
@@ -292,10 +295,10 @@ def plot(rows: Sequence[dict[str, float]], path: Path) -> bool:
         import matplotlib  # noqa: ICN001 - the backend is chosen before pyplot is loaded
 
         matplotlib.use("Agg")
-        from matplotlib import pyplot
+        from matplotlib import pyplot as plt
     except ImportError:
         return False
-    figure, axes = pyplot.subplots(figsize=(7, 4))
+    figure, axes = plt.subplots(figsize=(7, 4))
     for name in ("receive + reply, ms p50", "recall, ms p50", "context of 4,000, ms p50"):
         axes.plot([row["exchanges"] for row in rows], [row[name] for row in rows], marker="o", label=name)
     axes.set(

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import topicality
 from topicality.config import Policy
+from topicality.core.label import Lexicon, Words
 from topicality.core.segment import Decision
 from topicality.core.spans import holds
 from topicality.errors import ConfigError, EmbedError, InputError, SpaceMismatchError, StoreError
@@ -229,9 +230,18 @@ def test_an_encoder_that_fails_changes_nothing() -> None:
 def test_ids_that_repeat_themselves_are_noticed() -> None:
     store = open_store("memory://")
     layer_on(store).conversation("c").receive("about pasta")
-    with pytest.raises(InputError, match="repeat"):
-        layer_on(store).conversation("c").receive("about flights", id="another")
-    assert len(layer_on(store).conversation("c").exchanges()) == 1
+    chat = layer_on(store).conversation("c")
+    taken = 0
+
+    def more() -> None:
+        nonlocal taken
+        for number in range(9):
+            chat.receive("about flights", id=f"other {number}")
+            taken += 1
+
+    with pytest.raises(InputError, match="repeat"):  # sooner or later, and before anything is lost
+        more()
+    assert len(chat.exchanges()) == taken + 1
 
 
 def test_a_blank_message_inherits_its_topic() -> None:
@@ -303,6 +313,55 @@ def test_two_layers_taking_turns_go_on_from_each_other() -> None:
         found += run(both[(place // 3) % 2], [pair])
     assert found == expected
     assert list(store.export()) == list(whole.export())
+
+
+def test_a_process_that_goes_on_embeds_nothing_again() -> None:
+    store = open_store("memory://")
+    run(layer_on(store).conversation("c"), LONG[:20])
+    encoder = WordEmbedder()
+    chat = Layer(store, None, encoder, ids=ids("b")).conversation("c")
+    chat.receive("Is there a refund?")
+    assert [text for call in encoder.calls for text in call] == ["Is there a refund?"]
+
+
+def test_a_message_that_was_refused_leaves_no_trace_in_what_a_process_remembers() -> None:
+    one, two = layer_on("memory://"), layer_on("memory://")
+    for place, (question, answer) in enumerate(LONG[:20]):
+        here, there = one.conversation("c"), two.conversation("c")
+        if place % 5 == 2:
+            with pytest.raises(InputError):
+                here.receive("Boil the pasta \0 now")
+        first, second = here.receive(question), there.receive(question)
+        assert first.decision == second.decision
+        if place % 3 == 1:
+            with pytest.raises(InputError):
+                here.reply("Nine \0 minutes")
+        assert here.reply(answer).decision == there.reply(answer).decision
+    assert [t.spans for t in one.conversation("c").topics()] == [t.spans for t in two.conversation("c").topics()]
+    states = [json.loads(layer.store.state("default", "c", "topics") or b"") for layer in (one, two)]
+    assert states[0]["assigned"] == states[1]["assigned"] == 20
+    assert one.store.state("default", "c", "lexicon") == two.store.state("default", "c", "lexicon")
+
+
+def test_every_exchange_is_counted_once_in_the_words_of_its_topic_and_conversation() -> None:
+    for imported in (False, True):
+        layer = layer_on("memory://")
+        chat = layer.conversation("c")
+        if imported:
+            said = [
+                Message(role, text) for pair in LONG for role, text in zip(("user", "assistant"), pair, strict=True)
+            ]
+            import_messages(layer, "c", said)
+        run(chat, LONG)
+        unread = flow.unread_of(layer.store.state("default", "c", flow.FLOW))
+        lexicon = Lexicon.load(layer.store.state("default", "c", "lexicon") or b"")
+        total = len(LONG) * (1 + imported)
+        assert lexicon.exchanges == total - len(unread)
+        spoken = [e for e in chat.exchanges() if "Lisbon" in e.user.text and e.sequence not in dict(unread)]
+        assert lexicon.counts["lisbon"] == len(spoken)
+        for topic in chat.topics():
+            words = Words.load(layer.store.state("default", "c", f"words:{topic.id}") or b"")
+            assert words.docs == topic.count - sum(name == topic.id for _, name in unread)
 
 
 @pytest.mark.parametrize("name", [flow.FLOW, flow.SEGMENT, "flow:3", "topics", "lexicon", DRIFT])

@@ -112,5 +112,8 @@ def test_several_speakers_and_an_empty_transcript() -> None:
     done: list[int] = []
     assert import_messages(layer, "c", said, progress=done.append).new == 6
     assert done[-1] == 6
+    before = list(layer.export())
+    assert import_messages(layer, "c", said) == Taken(known=6)
+    assert list(layer.export()) == before
     sound(layer)
     assert layer.conversations()[0].id == "c"

@@ -169,7 +169,7 @@ class Conversation:
             done = replace(known, status="completed", reply=message)
             stream = kept.stream(turn)
             decision = stream.take(known.sequence, "assistant", message, vector)
-            kept.begin(turn, stream)
+            kept.begin(turn)
             operations, topic = kept.place(turn, stream, done, layer.clock())
             kept.written(turn, layer.write(turn, [complete, *operations, *stream.operations()]))
         return Turn(key, known.sequence, None, None, decision, topic, "completed", stream.notes)
@@ -197,6 +197,7 @@ class Conversation:
         vector = flow.mean_vector(passage.vector for passage in passages)
         with self.layer.held(self.owner, self.id) as (turn, kept):
             old = turn.exchange(exchange)
+            kept.flush(turn)
             self.layer.write(turn, [edit])
             new = turn.exchange(exchange)
             if old is not None and new is not None and old != new:
@@ -212,6 +213,7 @@ class Conversation:
         """
         with self.layer.held(self.owner, self.id) as (turn, kept):
             old = turn.exchange(exchange)
+            kept.flush(turn)
             self.layer.write(turn, [Delete(exchange)])
             if old is not None and old.status != "deleted":
                 kept.changed(turn, old, None, self.layer.clock(), {})

@@ -168,7 +168,7 @@ def _write(talk: Conversation, batch: Sequence[Pair], passages: Sequence[tuple[P
     now = layer.clock()
     with layer.held(talk.owner, talk.id) as (turn, kept):
         stream = kept.stream(turn)
-        kept.begin(turn, stream)
+        kept.begin(turn)
         sequence = turn.info().exchanges
         operations: list[Operation] = []
         placed: list[Placed] = []

@@ -66,9 +66,9 @@ class Kept:
         self._live = found.live
         return found
 
-    def begin(self, turn: Turn, stream: flow.Flow) -> None:
-        """Read what `place` and `place_many` need."""
-        self.shelf.read(turn, self._layer.reading, stream.unread)
+    def begin(self, turn: Turn) -> None:
+        """Read what `place`, `place_many` and `flush` need."""
+        self.shelf.read(turn, self._layer.reading)
         self._before = self._layer.maps.before(turn)
 
     def place(self, turn: Turn, stream: flow.Flow, exchange: Exchange, now: float) -> tuple[list[Operation], str]:
@@ -88,22 +88,25 @@ class Kept:
         topics = [self.shelf.known[name] for name in numbers if name in self.shelf.known]
         self._layer.maps.changed(turn, self._before, topics)
 
+    def flush(self, turn: Turn) -> None:
+        """Count the words that are not counted yet, before an exchange is edited or deleted."""
+        self.begin(turn)
+        operations = self.shelf.flush(turn, self._layer.reading, flow.unread_of(turn.state(flow.FLOW)))
+        if operations:
+            self.written(turn, self._layer.write(turn, operations))
+
     def changed(self, turn: Turn, old: Exchange, new: Exchange | None, now: float, fresh: flow.Places) -> None:
-        """An exchange was edited, or deleted (`new` is None): topics and segmenter follow."""
+        """An exchange was edited, or deleted (`new` is None): topics and segmenter follow. After `flush`."""
         layer = self._layer
-        unread = flow.unread_of(turn.state(flow.FLOW))
         if old.status == "completed":
-            # the exchange itself has changed already, the counts have not
-            self.shelf.read(turn, layer.reading, [one for one in unread if one[0] != old.sequence])
-            self._before = layer.maps.before(turn)
             if new is None:
-                operations = self.shelf.deleted(turn, old, now=now, reading=layer.reading, unread=unread)
+                operations = self.shelf.deleted(turn, old, now=now, reading=layer.reading)
             else:
-                operations = self.shelf.edited(turn, old, new, now=now, reading=layer.reading, unread=unread)
+                operations = self.shelf.edited(turn, old, new, now=now, reading=layer.reading)
             if operations:
-                self.written(turn, dict(layer.write(turn, operations)))
+                self._before = layer.maps.before(turn)
+                self.written(turn, layer.write(turn, operations))
         stream = flow.remade(turn, layer.store, layer.segmenter, layer.ids, fresh)
-        stream.unread = unread
         self._live = stream.live
         layer.write(turn, stream.operations())
 

@@ -1,8 +1,9 @@
 """The topics of a conversation over a store: read what is remembered, take an exchange in, say what to write.
 
 What a process remembers itself is good as long as the topics have the version it knows; everything else is read again.
-Word counts are written every few exchanges; which ones they lack is kept ("unread"), and those are counted again by whoever
-reads them.
+
+An exchange is put into its topic at once. Its words are counted, and labels chosen anew, with the first two of a topic, when
+another topic takes over, and with every fourth exchange; which ones the counts lack until then is kept ("unread").
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from topicality.core import book as books
@@ -25,7 +26,7 @@ from topicality.ports import Turn
 from topicality.records import Exchange, Operation, PutState, PutTopic
 
 _KNOWN = 512  # topics a process remembers of a conversation
-_UNREAD = 8  # exchanges between two writings of the word counts; fewer than a book's window, so their topics are live
+_UNREAD = 4  # exchanges whose words are counted together; fewer than a book's window, so their topics are live
 
 Unread = list[tuple[int, str]]
 
@@ -49,12 +50,19 @@ class Placed:
     foreign: bool
 
 
-class _Undescribed(Reading):
-    """Reads words, chooses no labels."""
+class _Silent(Reading):
+    """Puts exchanges into topics, counts no words and chooses no labels."""
+
+    def grams(self, exchange: Exchange) -> Grams:
+        """None."""
+        return _NOTHING
 
     def described(self, topic: Topic, words: Words, lexicon: Lexicon) -> Topic:
         """The topic as it is."""
         return topic
+
+
+_NOTHING = Grams()
 
 
 @dataclass(slots=True)
@@ -71,17 +79,13 @@ class Shelf:
     known: OrderedDict[str, Topic] = field(default_factory=OrderedDict)
     latest: bytes = b""
 
-    def read(self, turn: Turn, reading: Reading, unread: Unread) -> None:
-        """Be what the store has. Cost: nothing when this process wrote last; otherwise all topics are read once.
-
-        Args:
-            unread: exchanges with their topics, in order, that the word counts in the store lack.
-        """
+    def read(self, turn: Turn, reading: Reading) -> None:
+        """Be what the store has. Cost: nothing when this process wrote last; otherwise all topics are read once."""
         if self.version == turn.info().topics_version:
             return
         records = {topic.id: topic for topic in map(topic_of, turn.topics())}
         self.known.clear()
-        self.book = _caught_up(turn, _loaded(turn, list(records.values()), reading), unread, reading)
+        self.book = _loaded(turn, list(records.values()), reading)
         self.latest = b""
         for topic in records.values():
             self._remember(topic)
@@ -91,37 +95,101 @@ class Shelf:
         """Put a completed exchange into its topic; what to write.
 
         Args:
-            unread: see `read`; this exchange is added, or everything is taken out where the counts are written.
+            unread: exchanges with their topics, in order, that the word counts lack; brought up to date.
         """
-        done = self._record(turn, placed, now, reading, {})
-        unread.append((placed.exchange.sequence, self.book.state.resolve(placed.topic)))
-        moved = any(topic.revisions and topic.revisions[-1].at == now for topic in done.topics)
-        return self.keep(done, unread, whole=moved or len(unread) >= _UNREAD or done.book.state.assigned <= 1)
+        before = self.book.state.recent[-1:]
+        topics = self._record(turn, placed, now, reading, unread)
+        name = unread[-1][1]
+        topic = self.book.state.live.get(name)
+        if len(unread) < _UNREAD and before and before[0][1] == name and topic is not None and topic.count > 2:
+            return self.keep(Recorded(self.book, tuple(topics.values())), whole=False)
+        held = {placed.exchange.sequence} if placed.provisional else set()
+        known = {placed.exchange.sequence: placed.exchange}
+        return self.keep(self.count(turn, topics, unread, reading, known=known, held=held))
 
     def take_many(
         self, turn: Turn, placed: Iterable[Placed], *, now: float, reading: Reading, unread: Unread
     ) -> list[Operation]:
-        """Many exchanges at once, as `take` would one by one; labels are chosen once, at the end."""
+        """Many exchanges at once, as `take` would one by one; words are counted and labels chosen once, at the end."""
         topics: dict[str, Topic] = {}
-        words: dict[str, Words] = {}
-        plain = _Undescribed(reading.everyday, reading.fillers, reading.rules)
+        known: dict[int, Exchange] = {}
+        held: set[int] = set()
         for one in placed:
-            done = self._record(turn, one, now, plain, words)
-            self.book = done.book
-            words.update(done.words)
-            for topic in done.topics:
-                topics[topic.id] = topic
-                self._remember(topic)
-        live = dict(self.book.state.live)
-        for name, topic in topics.items():
-            if name in words:
-                topics[name] = reading.described(topic, words[name], self.book.lexicon)
-            if name in live:
-                live[name] = topics[name]
-        book = replace(self.book, state=replace(self.book.state, live=live))
-        return self.keep(Recorded(book, tuple(topics.values()), words), unread)
+            topics.update(self._record(turn, one, now, reading, unread))
+            known[one.exchange.sequence] = one.exchange
+            held = {one.exchange.sequence} if one.provisional else set()
+        return self.keep(self.count(turn, topics, unread, reading, known=known, held=held))
 
-    def _record(self, turn: Turn, placed: Placed, now: float, reading: Reading, words: Mapping[str, Words]) -> Recorded:
+    def flush(self, turn: Turn, reading: Reading, unread: Unread) -> list[Operation]:
+        """Count what is unread, before something of it changes; what to write."""
+        return self.keep(self.count(turn, {}, unread, reading)) if unread else []
+
+    def count(
+        self,
+        turn: Turn,
+        topics: Mapping[str, Topic],
+        unread: Unread,
+        reading: Reading,
+        *,
+        known: Mapping[int, Exchange] | None = None,
+        held: Collection[int] = (),
+    ) -> Recorded:
+        """Count the words of unread exchanges, in order, and choose the labels of their topics anew.
+
+        Args:
+            topics: what is to be written anyway. known: exchanges that need not be read.
+            held: those that stay unread, since they may still move.
+        """
+        batch = [one for one in unread if one[0] not in held]
+        wanted = tuple((sequence, sequence) for sequence, _ in batch if sequence not in (known or {}))
+        said = {e.sequence: e for e in turn.exchanges(sequences=wanted, statuses=("completed",))} if wanted else {}
+        said.update(known or {})
+        grams = {sequence: reading.grams(said[sequence]) for sequence, _ in batch if sequence in said}
+        book = self.book
+        lexicon, live = book.lexicon, dict(book.state.live)
+        for sequence in _lacking([n for n, _ in batch], book.state.assigned - len(held) - lexicon.exchanges):
+            lexicon = lexicon.added(grams.get(sequence, _NOTHING))
+        changed, words = dict(topics), dict[str, Words]()
+        for name in dict.fromkeys(name for _, name in batch):
+            topic = live.get(name) or self.known.get(name)
+            if topic is None:
+                continue
+            mine = book.words.get(name) or _words(turn, topic, reading)
+            waiting = sum(home == name for sequence, home in unread if sequence in held)
+            inside = [sequence for sequence, home in batch if home == name]
+            for sequence in _lacking(inside, topic.count - waiting - mine.docs):
+                mine = mine.added(grams.get(sequence, _NOTHING), sequence)
+            words[name] = mine
+            changed[name] = reading.described(topic, mine, lexicon)
+            if name in live:
+                live[name] = changed[name]
+        unread[:] = [one for one in unread if one[0] in held]
+        kept = {**book.words, **{name: mine for name, mine in words.items() if name in live}}
+        fresh = replace(book, lexicon=lexicon, words=kept, state=replace(book.state, live=live))
+        return Recorded(fresh, tuple(changed.values()), words)
+
+    def keep(self, done: Recorded, *, whole: bool = True) -> list[Operation]:
+        """Remember what came of a change; what to write of it. `whole` is with the word counts."""
+        self.book = done.book
+        for topic in done.topics:
+            self._remember(topic)
+        light = replace(done.book, words={}) if whole else replace(done.book, words={}, lexicon=Lexicon())
+        values = books.dump(light)
+        if not whole:
+            del values["lexicon"]
+        if values["latest"] == self.latest:
+            del values["latest"]
+        else:
+            self.latest = values["latest"]
+        if whole:
+            values.update((f"words:{name}", known.dump()) for name, known in done.words.items())
+        gone = [topic.id for topic in done.topics if topic.status == "dropped" and topic.id not in done.book.state.live]
+        out: list[Operation] = [PutTopic(record_of(topic)) for topic in done.topics]
+        out += [PutState(name, value) for name, value in values.items()]
+        return out + [PutState(f"words:{name}", None) for name in gone]
+
+    def _record(self, turn: Turn, placed: Placed, now: float, reading: Reading, unread: Unread) -> dict[str, Topic]:
+        """Put an exchange into its topic, words uncounted: the topics that are different now."""
         past = self.book.state.past
         revised = next((one for one in placed.late if past is not None and one[0] == past.sequence), None)
         resolve = self.book.state.resolve
@@ -131,36 +199,20 @@ class Shelf:
         kind: Decision = "continue" if known else "new"
         assigned = Assigned(placed.exchange.sequence, placed.topic, kind, placed.provisional, revised)
         wanted = missing(self.book.state, assigned)
-        earlier = {
-            one: (found[one], words.get(one) or _words(turn, found[one], reading)) for one in wanted if one in found
-        }
-        done = books.record(self.book, assigned, placed.exchange, now=now, reading=reading, earlier=earlier)
-        if not placed.provisional:  # nothing will revise it
-            done = replace(done, book=_sure(done.book))
-        return done
-
-    def keep(self, done: Recorded, unread: Unread, *, whole: bool = True) -> list[Operation]:
-        """Remember what came of a change; what to write of it. `whole` writes all word counts."""
-        self.book = done.book
+        earlier = {one: (found[one], _words(turn, found[one], reading)) for one in wanted if one in found}
+        silent = _Silent(reading.everyday, reading.fillers, reading.rules)
+        done = books.record(self.book, assigned, placed.exchange, now=now, reading=silent, earlier=earlier)
+        counted = {**{one: words for one, (_, words) in earlier.items()}, **self.book.words}
+        words = {one: counted.get(one, Words()) for one in done.book.words}
+        book = replace(done.book, words=words, lexicon=self.book.lexicon)
+        self.book = book if placed.provisional else _sure(book)  # nothing will revise it
+        if revised is not None:
+            home = resolve(revised[1])
+            unread[:] = [(n, home if n == revised[0] else one) for n, one in unread]
+        unread.append((placed.exchange.sequence, name))
         for topic in done.topics:
             self._remember(topic)
-        words = {name: known for name, known in done.words.items() if whole or known.docs == 1}
-        if whole:
-            words.update((name, done.book.words[name]) for _, name in unread if name in done.book.words)
-            unread.clear()
-        light = done.book if whole else replace(done.book, lexicon=Lexicon())
-        values = books.dump(replace(light, words={}))
-        if not whole:
-            del values["lexicon"]
-        if values["latest"] == self.latest:
-            del values["latest"]
-        else:
-            self.latest = values["latest"]
-        values.update((f"words:{name}", known.dump()) for name, known in words.items())
-        out: list[Operation] = [PutTopic(record_of(topic)) for topic in done.topics]
-        out += [PutState(name, value) for name, value in values.items()]
-        gone = [topic.id for topic in done.topics if topic.status == "dropped" and topic.id not in done.book.state.live]
-        return out + [PutState(f"words:{name}", None) for name in gone]
+        return {topic.id: topic for topic in done.topics}
 
     def written(self, turn: Turn, numbers: Mapping[str, int]) -> None:
         """The change is in the store: note its version, and the numbers new topics were given."""
@@ -174,17 +226,15 @@ class Shelf:
         self.book = replace(self.book, state=replace(self.book.state, live=live))
         self.version = turn.info().topics_version
 
-    def edited(
-        self, turn: Turn, old: Exchange, new: Exchange, *, now: float, reading: Reading, unread: Unread
-    ) -> list[Operation]:
+    def edited(self, turn: Turn, old: Exchange, new: Exchange, *, now: float, reading: Reading) -> list[Operation]:
         """A completed exchange has another text: its topic is read again."""
         topic = _home(turn, old.sequence)
         if topic is None:
             return []
         rest = _inside(turn, apart(topic.spans, ((old.sequence, old.sequence),)))
-        return self.keep(books.edited(self.book, topic, old, new, rest, now=now, reading=reading), unread)
+        return self.keep(books.edited(self.book, topic, old, new, rest, now=now, reading=reading))
 
-    def deleted(self, turn: Turn, old: Exchange, *, now: float, reading: Reading, unread: Unread) -> list[Operation]:
+    def deleted(self, turn: Turn, old: Exchange, *, now: float, reading: Reading) -> list[Operation]:
         """A completed exchange is gone: its topic is made again from what is left."""
         topics = [topic_of(record) for record in turn.topics()]
         topic = next((one for one in topics if holds(one.spans, old.sequence)), None)
@@ -212,7 +262,7 @@ class Shelf:
             refill=refill,
             earlier={one.id: (one, _words(turn, one, reading)) for one in wanted},
         )
-        return self.keep(done, unread)
+        return self.keep(done)
 
     def _remember(self, topic: Topic) -> None:
         self.known[topic.id] = topic
@@ -255,24 +305,9 @@ def _loaded(turn: Turn, topics: Sequence[Topic], reading: Reading) -> Book:
         return _reread(turn, topics, reading)
 
 
-def _caught_up(turn: Turn, book: Book, unread: Unread, reading: Reading) -> Book:
-    """The book with the exchanges that its word counts lack: the last so many of them, in order."""
-    if not unread:
-        return book
-    known = {e.sequence: e for e in turn.exchanges(sequences=tuple((n, n) for n, _ in unread), statuses=("completed",))}
-    grams = {sequence: reading.grams(exchange) for sequence, exchange in known.items()}
-    lexicon, words = book.lexicon, dict(book.words)
-    lacking = max(0, min(book.state.assigned - lexicon.exchanges, len(unread)))
-    for sequence, _ in unread[len(unread) - lacking :]:
-        if sequence in grams:
-            lexicon = lexicon.added(grams[sequence])
-    for name in dict.fromkeys(name for _, name in unread):
-        if name in words and name in book.state.live:
-            mine = [sequence for sequence, home in unread if home == name and sequence in grams]
-            lacking = max(0, min(book.state.live[name].count - words[name].docs, len(mine)))
-            for sequence in mine[len(mine) - lacking :]:
-                words[name] = words[name].added(grams[sequence], sequence)
-    return replace(book, lexicon=lexicon, words=words)
+def _lacking(sequences: Sequence[int], count: int) -> Sequence[int]:
+    """The last so many of them: those that are not counted yet."""
+    return sequences[max(0, len(sequences) - max(0, count)) :]
 
 
 def _reread(turn: Turn, topics: Sequence[Topic], reading: Reading) -> Book:
@@ -289,7 +324,7 @@ def _reread(turn: Turn, topics: Sequence[Topic], reading: Reading) -> Book:
         words[topic.id] = words_of(grams)
         for _, one in grams:
             lexicon = lexicon.added(one)
-    return replace(book, lexicon=lexicon, words=words)
+    return replace(book, lexicon=Lexicon(lexicon.counts, book.state.assigned), words=words)
 
 
 def _words(turn: Turn, topic: Topic, reading: Reading) -> Words:
