@@ -37,7 +37,8 @@ class Server:
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                outer.asked.append(json.loads(body["messages"][1]["content"]))
+                lines = [json.loads(line) for line in body["messages"][1]["content"].splitlines()]
+                outer.asked.append(lines[0] if len(lines) == 1 else lines)
                 outer.systems.append(body["messages"][0]["content"])
                 reply = outer.reply(outer.asked[-1]) if callable(outer.reply) else outer.reply
                 message = {"role": "assistant", "content": json.dumps(reply)}
@@ -226,3 +227,34 @@ def test_expand_without_any_answer_leaves_the_file_and_says_so(server: Server, r
     assert code == 3
     assert "no usable answer" in err
     assert policy.read_text() == TOML
+
+
+def test_topics_are_named_again_by_the_model(server: Server, run: Any, tmp_path: Path) -> None:
+    chat = [
+        ("user", "Where is the invoice for the blue kayak?"),
+        ("assistant", "The kayak invoice went out on Monday."),
+        ("user", "And when does the kayak arrive?"),
+        ("assistant", "The blue kayak arrives on Friday."),
+    ]
+    (tmp_path / "chat.json").write_text(json.dumps([{"role": role, "content": text} for role, text in chat]), "utf-8")
+    store = tmp_path / "chat.db"
+    assert run("import", tmp_path / "chat.json", "--store", store, "--conversation", "c1")[0] == 0
+
+    def named(lines: Any) -> Any:
+        known = next(line["topic"] for line in lines if "topic" in line)
+        numbers = [line["exchange"] for line in lines if "exchange" in line]
+        labels, terms = ["kayak delivery", "kayak invoice"], ["kayak", "invoice", "Friday"]
+        spans = [{"first": numbers[0], "last": numbers[-1]}]
+        topic = {"status": "open", "labels": labels, "terms": terms, "spans": spans, "continues": known}
+        return {"topics": [topic]}
+
+    server.reply = named
+    code, out, told = run("topics", "--store", store, "--relabel", "--llm-url", server.url, "--json")
+    assert code == 0, told
+    assert "1 batches relabelled" in told
+    assert len(server.asked) >= 1
+    assert json.loads(out.splitlines()[0])["topics"][0]["labels"] == ["kayak delivery", "kayak invoice"]
+
+    code, _, told = run("topics", "--store", store, "--relabel")
+    assert code == 2
+    assert "--llm" in told

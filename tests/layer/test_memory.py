@@ -289,6 +289,7 @@ def run(chat: topicality.Conversation, said: list[tuple[str, str]]) -> list[tupl
 LONG = [*FLIGHT, *PASTA, *FLIGHT, ("ok", "fine"), *PASTA] * 3  # more messages than the ring holds
 
 
+@pytest.mark.slow
 def test_a_restart_at_any_place_gives_the_same_decisions_and_the_same_store() -> None:
     whole = layer_on("memory://", SHOP)
     expected = run(whole.conversation("c"), LONG)
@@ -303,6 +304,7 @@ def test_a_restart_at_any_place_gives_the_same_decisions_and_the_same_store() ->
     sound(whole)
 
 
+@pytest.mark.slow
 def test_two_layers_taking_turns_go_on_from_each_other() -> None:
     whole = layer_on("memory://")
     expected = run(whole.conversation("c"), LONG)
@@ -364,6 +366,7 @@ def test_every_exchange_is_counted_once_in_the_words_of_its_topic_and_conversati
             assert words.docs == topic.count - sum(name == topic.id for _, name in unread)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [flow.FLOW, flow.SEGMENT, "flow:3", "topics", "lexicon", DRIFT])
 @pytest.mark.parametrize("value", [b"damaged", b'{"version": 99}', None])
 def test_a_state_that_cannot_be_read_begins_anew_and_nothing_is_lost(name: str, value: bytes | None) -> None:

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from topicality.doors import show, show_memory
+from topicality.doors.cli_llm import LlmOption, PromptsOption, UrlOption, asker
 from topicality.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from topicality.doors.transcripts import Conversation as Transcript
     from topicality.layer.memory import Layer
+    from topicality.llm import Asker
 
 StoreOption = Annotated[
     str, typer.Option("--store", "-s", help="chat.db, sqlite:///chat.db, or postgresql://user:password@host/database.")
@@ -85,16 +87,28 @@ def topics(
     store: StoreOption,
     owner: OwnerOption = "default",
     conversation: SomeConversation = None,
+    relabel: Annotated[
+        bool,
+        typer.Option("--relabel", help="Have a language model (--llm) name closed topics again and mend their spans."),
+    ] = False,
+    llm: LlmOption = None,
+    llm_url: UrlOption = None,
+    prompts: PromptsOption = None,
     encoder: EncoderOption = "minilm",
     as_json: JsonOption = False,
 ) -> None:
     """What each conversation has been about: labels, terms, spans, when, status."""
+    model = asker(llm, llm_url, prompts)
+    if relabel and model is None:
+        raise ConfigError("--relabel needs a language model: give --llm openai:MODEL or --llm-url URL")
     with _opened(store, encoder) as layer:
         names = [record.id for record in layer.conversations(owner)]
         if conversation is not None:
             _known(layer, owner, conversation)
             names = [conversation]
         for name in names:
+            if relabel and model is not None:
+                _relabelled(layer, owner, name, model)
             found = layer.conversation(name, owner).topics()
             if as_json:
                 _print(json.dumps({"conversation": name, "topics": [show_memory.topic_values(one) for one in found]}))
@@ -102,6 +116,17 @@ def topics(
                 show_memory.topics(name, found, layer.clock())
         if not names and not as_json:
             _note(f"owner {owner!r} has no conversations in this store")
+
+
+def _relabelled(layer: Layer, owner: str, name: str, model: Asker) -> None:
+    from topicality.layer.labelling import relabel_all
+
+    with show.busy(f"asking about {name}"):
+        results = relabel_all(layer.store, owner, name, model, reading=layer.reading)
+    accepted = sum(result.reason == "accepted" for result in results)
+    calls = sum(result.llm_calls for result in results)
+    last = "" if all(result.reason == "accepted" for result in results) else f", then {results[-1].reason}"
+    _note(f"{name}: {accepted} batches relabelled{last} ({calls} calls)")
 
 
 def recall(
