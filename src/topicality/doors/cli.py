@@ -16,6 +16,7 @@ from topicality import __version__
 from topicality.config import Policy
 from topicality.doors import cli_llm, cli_memory, cli_recall, cli_segment, show
 from topicality.doors.cli_llm import JudgeOption, LlmOption, PromptsOption, UrlOption
+from topicality.doors.options import EncoderOption, JsonOption, print_line
 from topicality.errors import ConfigError, EmbedError, InputError, LlmError, StoreError, TopicalityError
 
 app = typer.Typer(
@@ -40,10 +41,6 @@ PolicyOption = Annotated[
         "-p",
         help="Policy file (.toml, .yaml, .json), or customer_support, coding_assistant, common_unsafe.",
     ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
-EncoderOption = Annotated[
-    str, typer.Option("--encoder", help="minilm (bundled), openai:MODEL[@BASE_URL], or st:PATH_OR_NAME.")
 ]
 
 
@@ -183,7 +180,7 @@ def calibrate(
         _json({**result.report, "written": None if dry_run else str(where)})
     else:
         show.calibration(result.report, wrong)
-        _print("nothing written (--dry-run)" if dry_run else f"written: {where}")
+        print_line("nothing written (--dry-run)" if dry_run else f"written: {where}")
 
 
 @measure.command("guard")
@@ -339,9 +336,4 @@ def _write(path: Path, policy: Policy) -> None:
 
 def _json(value: dict[str, Any]) -> None:
     ascii_only = (sys.stdout.encoding or "").replace("-", "").casefold() != "utf8"
-    _print(json.dumps(value, ensure_ascii=ascii_only))
-
-
-def _print(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+    print_line(json.dumps(value, ensure_ascii=ascii_only))

@@ -13,13 +13,13 @@ from rich.text import Text
 
 from topicality.config import PRESETS, Policy
 from topicality.doors import show
+from topicality.doors.options import JsonOption
 from topicality.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from topicality.layer.expanding import Expanded
     from topicality.llm import Asker
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
 LlmOption = Annotated[
     str | None,
     typer.Option("--llm", help="A language model: openai:MODEL[@BASE_URL]. The key is taken from OPENAI_API_KEY."),

@@ -14,6 +14,7 @@ import typer
 
 from topicality.doors import show, show_memory
 from topicality.doors.cli_llm import LlmOption, PromptsOption, UrlOption, asker
+from topicality.doors.options import EncoderOption, JsonOption, print_line
 from topicality.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
@@ -25,10 +26,6 @@ StoreOption = Annotated[
     str, typer.Option("--store", "-s", help="chat.db, sqlite:///chat.db, or postgresql://user:password@host/database.")
 ]
 OwnerOption = Annotated[str, typer.Option("--owner", help="Whose conversations.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
-EncoderOption = Annotated[
-    str, typer.Option("--encoder", help="minilm (bundled), openai:MODEL[@BASE_URL], or st:PATH_OR_NAME.")
-]
 SomeConversation = Annotated[
     str | None, typer.Option("--conversation", "-c", help="One conversation; all of the owner's without it.")
 ]
@@ -78,7 +75,7 @@ def import_files(
                 total += taken
     result = {name: getattr(total, name) for name in Taken.__slots__}
     if as_json:
-        _print(json.dumps({"conversations": done, **result}))
+        print_line(json.dumps({"conversations": done, **result}))
     else:
         show_memory.imported(len({entry["conversation"] for entry in done}), result)
 
@@ -111,7 +108,9 @@ def topics(
                 _relabelled(layer, owner, name, model)
             found = layer.conversation(name, owner).topics()
             if as_json:
-                _print(json.dumps({"conversation": name, "topics": [show_memory.topic_values(one) for one in found]}))
+                print_line(
+                    json.dumps({"conversation": name, "topics": [show_memory.topic_values(one) for one in found]})
+                )
             else:
                 show_memory.topics(name, found, layer.clock())
         if not names and not as_json:
@@ -147,7 +146,7 @@ def recall(
         else:
             found = layer.recall(question, budget, owner=owner)
     if as_json:
-        _print(json.dumps(show_memory.recall_values(found)))
+        print_line(json.dumps(show_memory.recall_values(found)))
     else:
         show_memory.recalled(found)
 
@@ -168,7 +167,7 @@ def context(
         _known(layer, owner, conversation)
         found = layer.conversation(conversation, owner).context(budget, system, question=question)
     if as_json:
-        _print(json.dumps(show_memory.context_values(found)))
+        print_line(json.dumps(show_memory.context_values(found)))
     else:
         show_memory.context(found)
 
@@ -278,8 +277,3 @@ def _positive(budget: int) -> None:
 
 def _note(text: str) -> None:
     sys.stderr.write(show.plain(text, 400) + "\n")
-
-
-def _print(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()

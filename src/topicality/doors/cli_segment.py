@@ -12,14 +12,11 @@ from typing import Annotated, Any, get_args
 import typer
 
 from topicality.doors import show
+from topicality.doors.options import EncoderOption, JsonOption, print_line
 from topicality.doors.show_topics import bands, segment_figures, watched
 from topicality.errors import ConfigError, InputError
 from topicality.types import Message
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
-EncoderOption = Annotated[
-    str, typer.Option("--encoder", help="minilm (bundled), openai:MODEL[@BASE_URL], or st:PATH_OR_NAME.")
-]
 GranularityOption = Annotated[
     str, typer.Option("--granularity", "-g", help="coarse, balanced or fine: how much has to change for a new segment.")
 ]
@@ -71,7 +68,7 @@ def segment(
             for decision, message in zip(values["decisions"], messages, strict=True):
                 decision["id"] = message.id
                 del decision["previous"]
-            _print(json.dumps(values, ensure_ascii=False))
+            print_line(json.dumps(values, ensure_ascii=False))
         else:
             bands(conversation.title or conversation.id, messages, found, labels)
 
@@ -97,12 +94,12 @@ def watch(
     for message in _messages():
         turn = watcher.receive(message)
         if as_json:
-            _print(json.dumps(turn.to_dict(), ensure_ascii=False))
+            print_line(json.dumps(turn.to_dict(), ensure_ascii=False))
         else:
             watched(turn)
     final = watcher.finish()
     if final and as_json:
-        _print(json.dumps({"confirmed": [asdict(decision) for decision in final]}, ensure_ascii=False))
+        print_line(json.dumps({"confirmed": [asdict(decision) for decision in final]}, ensure_ascii=False))
 
 
 def eval_segment(
@@ -147,7 +144,7 @@ def eval_segment(
         else {"dialogues": sum(r["dialogues"] for r in found), "mode": mode, "mean": mean, "files": reports}
     )
     if as_json:
-        _print(json.dumps(result, ensure_ascii=False))
+        print_line(json.dumps(result, ensure_ascii=False))
     else:
         segment_figures(reports, mean)
 
@@ -187,8 +184,3 @@ def _talk(name: str) -> Any:
     if name not in get_args(Talk):
         raise ConfigError("unknown kind of talk", key="--talk", got=name, accepted=", ".join(get_args(Talk)))
     return name
-
-
-def _print(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
