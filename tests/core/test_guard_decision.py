@@ -622,3 +622,15 @@ def test_when_no_tier_can_answer_the_stricter_side_decides(allowed: list[str], b
     assert "the encoder is down" in verdict.reason
     lax = Policy(allowed=allowed, blocked=blocked, on_error={"allowed": "allow", "blocked": "allow"})
     assert on_error(lax, "x").action == "allow"
+
+
+def test_of_several_allowed_rules_the_best_has_to_be_better_than_a_single_one() -> None:
+    """Chance has as many tries as there are rules: half of log R is taken off the best one's log-odds."""
+    names = [f"topic {number}" for number in range(6)]
+    only, among = Policy(allowed=names[:1]), Policy(allowed=names)
+    barely = log_odds(only.allowed_threshold) + 0.1
+    assert decide(case([barely], policy=only)).reason_code == "ON_TOPIC"
+    crowd = decide(case([barely, *[-6.0] * 5], policy=among))
+    assert crowd.reason_code == "OFF_TOPIC"
+    assert crowd.probability == pytest.approx(probability(barely - 0.5 * math.log(6)))
+    assert decide(case([barely + 0.5 * math.log(6), *[-6.0] * 5], policy=among)).reason_code == "ON_TOPIC"

@@ -45,7 +45,6 @@ class KeywordIndex:
         for side, rule in policy.sided():
             self._explicit += [_Term(rule.name, side, word, _read(word)) for word in rule.keywords]
             self._names += _terms(rule, side)
-        self._blocked_only = not policy.allowed
 
     @property
     def has_explicit(self) -> bool:
