@@ -18,7 +18,6 @@ import json
 import os
 import zipfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -30,8 +29,8 @@ from numpy.typing import NDArray
 
 from topicality.config import Policy
 from topicality.core.measure import balanced_accuracy
-from topicality.embed import CachedEmbedder, CallableEmbedder, MiniLmEmbedder, load, load_background
-from topicality.embed.background import read_corpus
+from topicality.embed import CachedEmbedder, CallableEmbedder, MiniLmEmbedder, load
+from topicality.embed.background import halved, read_corpus
 from topicality.layer import reading
 from topicality.layer.calibration import calibrate
 from topicality.layer.evaluate import LabelledRow, read_rows
@@ -136,11 +135,8 @@ def phrased(texts: list[str], count: int) -> list[str]:
 
 
 def more_examples(embedder: Embedder) -> list[dict[str, Any]]:
-    corpus, whole = read_corpus(), load_background(embedder)
+    corpus, (half, kept) = read_corpus(), halved(embedder)
     owner = np.array(corpus.owner)
-    rank = np.concatenate([np.arange((owner == subject).sum()) for subject in range(len(corpus.subjects))])
-    kept = rank % 2 == 0
-    half = replace(whole, utterances=whole.utterances[kept], owner=whole.owner[kept])
     index = {subject: number for number, subject in enumerate(corpus.subjects)}
     found = []
     for domain in json.loads((ROOT / "bench" / "domains.json").read_text("utf-8")):

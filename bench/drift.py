@@ -1,19 +1,23 @@
 """How soon drift is noticed, and how often for nothing, on conversations made of labelled guard data.
 
     python bench/drift.py DATA                        # the half of the files that nothing was fitted on
-    python bench/drift.py DATA --half fit --tune 300  # look for better constants on the other half
     python bench/drift.py DATA --json
+    python bench/drift.py DATA --each 20 --into docs/drift.md      # and write the page's tables anew
 
 DATA has NAME.jsonl ({"text", "label": "allowed" | "off_topic", "source", "context"?}) with NAME.policy0.json and
-NAME.policy10.json. Files are taken by turns, in the order of their names: odd ones to report on, even ones to fit on.
+NAME.policy10.json. Files are taken by turns, in the order of their names: odd ones to report on, even ones to
+fit on (`tools/fit_drift.py`).
 
 Conversations, drawn from one file each (rows do not repeat before all are used up):
 
     on        50 on-topic messages
     abrupt    5 to 40 on-topic messages, then 12 off-topic ones
+    subject   the same, but the off-topic ones are all of one subject: on-topic rows of another file of the data set
     gradual   5 to 20 on-topic, then 10 to 20 among which off-topic ones get more likely, up to all, then 8 off-topic
     tangent   50 on-topic messages but one             apart   but two, with one to five on-topic messages between
-    pair      but two in a row                         hops    a policy joined of four files, another topic every 1 to 4
+    pair      but two in a row
+    hops      50 on-topic messages of a policy joined of four files: another topic every 1 to 4 messages
+    moves     the same, every 10 to 25
 
 Rows that have a context of their own are read with it while they are on-topic; all others with the four messages before
 them. Off-topic rows that only their own dialogue explains (source "switch") are left out. Latency counts off-topic
@@ -27,32 +31,46 @@ import json
 import random
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from topicality.config import Policy
-from topicality.core.drift import Detector, Settings, fed_by, step
-from topicality.embed import load
+from topicality.core.drift import Settings, fed_by, step
+from topicality.core.landmarks import Landmarks
+from topicality.embed import load, load_background
 from topicality.embed.cache import CachedEmbedder
 from topicality.layer.guard import Guard
 from topicality.types import Verdict
 
-KINDS = ("on", "abrupt", "gradual", "tangent", "apart", "pair", "hops")
-FEEDS = ("alone", "context", "better")
-QUIET = ("on", "tangent", "apart", "pair", "hops")
+KINDS = ("on", "abrupt", "subject", "gradual", "tangent", "apart", "pair", "hops", "moves")
+FEEDS = ("alone", "context", "better", "vectors")  # the last is the better reading and the messages' vectors
+QUIET = ("on", "tangent", "apart", "pair", "hops", "moves")
+STAYS = {"hops": (1, 4), "moves": (10, 25)}  # messages on a topic of a joined policy
 LEVELS = (0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9)
 
 
 @dataclass(frozen=True)
 class Talk:
-    """One conversation: which messages are off-topic, and what each feed says of each message."""
+    """One conversation: which messages are off-topic, what each reading says of each, and its row of the vectors."""
 
     kind: str
     file: str
     policy: int
     off: tuple[bool, ...]
     fed: dict[str, tuple[float | None, ...]]
+    rows: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Space:
+    """Vectors of all messages, shape (N, D), and what they are measured against."""
+
+    vectors: NDArray[np.float32]
+    landmarks: Landmarks
 
 
 @dataclass(frozen=True)
@@ -77,7 +95,7 @@ def drawn(rng: random.Random, rows: Sequence[dict[str, Any]], count: int) -> lis
 
 def plan(rng: random.Random, kind: str) -> list[bool]:
     """Which messages are off-topic."""
-    if kind == "abrupt":
+    if kind in {"abrupt", "subject"}:
         return [False] * rng.randint(5, 40) + [True] * 12
     if kind == "gradual":
         ramp = rng.randint(10, 20)
@@ -92,14 +110,15 @@ def plan(rng: random.Random, kind: str) -> list[bool]:
 
 def messages(rng: random.Random, kind: str, group: Sequence[Rows]) -> tuple[list[bool], list[dict[str, Any]]]:
     off = plan(rng, kind)
-    if kind != "hops":
-        on, away = drawn(rng, group[0].on, off.count(False)), drawn(rng, group[0].off, off.count(True))
+    if kind not in STAYS:
+        other = [row for row in rng.choice(group[1:]).on if "context" not in row] if kind == "subject" else group[0].off
+        on, away = drawn(rng, group[0].on, off.count(False)), drawn(rng, other, off.count(True))
         return off, [away.pop() if gone else on.pop() for gone in off]
     told: list[dict[str, Any]] = []
     place = -1
     while len(told) < len(off):
         place = rng.choice([index for index in range(len(group)) if index != place])
-        told += rng.sample(group[place].on, rng.randint(1, 4))
+        told += rng.sample(group[place].on, rng.randint(*STAYS[kind]))
     return off, told[: len(off)]
 
 
@@ -124,27 +143,39 @@ def joined(paths: Sequence[Path]) -> Policy:
     return Policy(allowed=[rule for group in rules for rule in group])
 
 
-def talks(data: Path, names: Sequence[str], policies: Sequence[int], each: int, kinds: Iterable[str]) -> list[Talk]:
+def talks(
+    data: Path, names: Sequence[str], policies: Sequence[int], each: int, kinds: Iterable[str]
+) -> tuple[list[Talk], Space]:
     embedder = CachedEmbedder(load("minilm"), 200_000)
     files = {name: rows_of(data / f"{name}.jsonl") for name in names}
     found = []
+    row: dict[str, int] = {}
     for policy in policies:
         guards = {name: Guard(joined([data / f"{name}.policy{policy}.json"]), embedder) for name in names}
         for kind in kinds:
-            for group in groups(names) if kind == "hops" else [[name] for name in names]:
+            for group in groups(names) if kind in STAYS else [[name] for name in names]:
                 title = "+".join(group)
                 rng = random.Random(f"{title} {policy} {kind}")
-                guard = guards[title] if kind != "hops" else None
+                guard = guards[title] if kind not in STAYS else None
                 guard = guard or Guard(joined([data / f"{name}.policy{policy}.json" for name in group]), embedder)
-                for _ in range(each * len(group) if kind == "hops" else each):
-                    off, told = messages(rng, kind, [files[name] for name in group])
-                    verdicts = guard.check_many([row["text"] for row in told], contexts(off, told))
+                for _ in range(each * len(group) if kind in STAYS else each):
+                    of = group if kind != "subject" else [*group, *others(names, group[0])]
+                    off, told = messages(rng, kind, [files[name] for name in of])
+                    texts = [entry["text"] for entry in told]
+                    verdicts = guard.check_many(texts, contexts(off, told))
                     fed = {
                         feed: tuple(read(verdict) for verdict in verdicts)
-                        for feed, read in zip(FEEDS, (alone, with_context, fed_by), strict=True)
+                        for feed, read in zip(FEEDS[:3], (alone, with_context, fed_by), strict=True)
                     }
-                    found.append(Talk(kind, title, policy, tuple(off), fed))
-    return found
+                    rows = tuple(row.setdefault(text, len(row)) for text in texts)
+                    found.append(Talk(kind, title, policy, tuple(off), {**fed, "vectors": fed["better"]}, rows))
+    vectors = np.asarray(embedder.embed(list(row)), dtype=np.float32)
+    return found, Space(vectors, Landmarks.of_rules([], [], load_background(embedder)))
+
+
+def others(names: Sequence[str], name: str) -> list[str]:
+    """The other files of a file's data set."""
+    return [other for other in names if other != name and other.split("__")[0] == name.split("__", maxsplit=1)[0]]
 
 
 def groups(names: Sequence[str]) -> list[list[str]]:
@@ -156,11 +187,15 @@ def groups(names: Sequence[str]) -> list[list[str]]:
     return [group for group in cut if len(group) > 1]
 
 
-def levels(talk: Talk, feed: str, settings: Settings) -> list[float]:
+def levels(talk: Talk, feed: str, settings: Settings, space: Space) -> list[float]:
     """The level after each message."""
     state, found = None, []
-    for index, probability in enumerate(talk.fed[feed]):
-        state, reading = step(state, None, probability, now=float(index), settings=settings)
+    seen = feed == "vectors"
+    for index, (probability, row) in enumerate(zip(talk.fed[feed], talk.rows, strict=True)):
+        vector = space.vectors[row] if seen else None
+        state, reading = step(
+            state, vector, probability, now=float(index), settings=settings, landmarks=space.landmarks if seen else None
+        )
         found.append(reading.level)
     return found
 
@@ -192,7 +227,7 @@ def measured(found: Sequence[tuple[Talk, list[float]]], level: float) -> dict[st
             "early": early / len(mine),
             "latency": {str(n): share(count == n for count in counts) for n in range(1, 9)},
             "never": share(count is None for count in counts),
-            **{f"within_{n}": share(count is not None and count <= n for count in counts) for n in (3, 4, 5, 8)},
+            **{f"within_{n}": share(count is not None and count <= n for count in counts) for n in (2, 3, 4, 5, 8)},
         }
     return result
 
@@ -211,17 +246,20 @@ def worst(found: Sequence[tuple[Talk, list[float]]], level: float) -> dict[str, 
     return {name: share(hits) for name, hits in sorted(by_file.items(), key=lambda e: -sum(e[1])) if any(hits)}
 
 
-def report(made: Sequence[Talk], policies: Sequence[int], settings: Settings) -> dict[str, Any]:
+def report(made: Sequence[Talk], space: Space, policies: Sequence[int], settings: Settings) -> dict[str, Any]:
     result: dict[str, Any] = {"level": settings.level, "policies": {}}
     for policy in policies:
         part: dict[str, Any] = {}
         for feed in FEEDS:
-            found = [(talk, levels(talk, feed, settings)) for talk in made if talk.policy == policy]
+            found = [(talk, levels(talk, feed, settings, space)) for talk in made if talk.policy == policy]
             part[feed] = measured(found, settings.level)
-            if feed == "better":
+            if feed == FEEDS[-1]:
                 part["by_level"] = {str(level): brief(measured(found, level)) for level in LEVELS}
                 part["alarmed_by_file"] = worst(found, settings.level)
                 part["without_weak_policies"] = measured(sound(found), settings.level)
+                part["weak_policies"] = sorted(
+                    {talk.file for talk, _ in found} - {talk.file for talk, _ in sound(found)}
+                )
         result["policies"][str(policy)] = part
     return result
 
@@ -244,54 +282,81 @@ def brief(rates: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def tune(made: Sequence[Talk], tries: int) -> None:
-    """Neighbours of the best so far; the level is what gives 1 % of false alarms."""
-    rng = random.Random(0)
-    near = {
-        "leave": (0.02, 0.04, 0.06, 0.08),
-        "back": (0.002, 0.01, 0.03),
-        "looks_on": (0.1, 0.15, 0.2, 0.3),
-        "low": ((0.1, 3.1), (0.2, 3.2), (0.4, 3.4), (0.2, 6.2), (0.4, 10.4)),
-        "turn": (-0.5, -0.25, 0.0, 0.25, 0.5),
-        "follow": (0.0, 0.1, 0.2, 0.3),
-        "steepness": (0.4, 0.5, 0.6, 0.8, 1.0),
-        "usual": (3.0, 3.5, 4.0),
-        "memory": (20.0, 40.0, 80.0),
-    }
-    best, kept = -1.0, Detector()
-    for attempt in range(tries):
-        chosen = {key: rng.choice(near[key]) for key in rng.sample(sorted(near), 2)} if attempt else {}
-        detector = replace(kept, **chosen)  # type: ignore[arg-type]  # values of the fields' own types
-        settings = Settings(detector=detector)
-        found = [(talk, levels(talk, "better", settings)) for talk in made if talk.kind in {"on", "abrupt", "gradual"}]
-        peaks = sorted(max(values) for talk, values in found if talk.kind == "on")
-        level = peaks[-1 - len(peaks) // 100] + 1e-9
-        rates = measured(found, level)
-        score = (rates["abrupt"]["within_3"] + rates["gradual"]["within_5"]) / 2
-        if score > best:
-            best, kept = score, detector
-            print(f"{attempt:4} {score:.4f} at level {level:.3f} {detector}", flush=True)
-
-
 def show(result: dict[str, Any]) -> None:
     for policy, part in result["policies"].items():
         print(f"\npolicy{policy}: alarms, share of conversations (level {result['level']})")
-        print(f"{'feed':<24}{'on':>7}{'tangent':>9}{'apart':>7}{'pair':>7}{'hops':>7}", end="")
-        print(f"{'abrupt<=3':>11}{'<=4':>7}{'<=5':>7}{'gradual<=5':>12}{'<=8':>7}{'early':>7}")
+        print(f"{'feed':<24}{'on':>7}{'tangent':>9}{'apart':>7}{'pair':>7}{'hops':>7}{'moves':>7}", end="")
+        print(
+            f"{'abrupt<=3':>11}{'<=4':>7}{'<=5':>7}{'subject<=3':>12}{'<=5':>7}{'gradual<=5':>12}{'<=8':>7}{'early':>7}"
+        )
         for feed in (*FEEDS, "without_weak_policies"):
             rates = part[feed]
             print(f"{feed:<24}", end="")
-            for kind, width in zip(QUIET, (7, 9, 7, 7, 7), strict=True):
+            for kind, width in zip(QUIET, (7, 9, 7, 7, 7, 7), strict=True):
                 print(f"{rates[kind]['alarmed']:>{width}.3f}" if kind in rates else " " * width, end="")
             abrupt, gradual = rates["abrupt"], rates["gradual"]
             print(f"{abrupt['within_3']:>11.3f}{abrupt['within_4']:>7.3f}{abrupt['within_5']:>7.3f}", end="")
+            print(f"{rates['subject']['within_3']:>12.3f}{rates['subject']['within_5']:>7.3f}", end="")
             print(f"{gradual['within_5']:>12.3f}{gradual['within_8']:>7.3f}{abrupt['early']:>7.3f}")
-        for kind in ("abrupt", "gradual"):
-            spread = " ".join(f"{n}:{value:.3f}" for n, value in part["better"][kind]["latency"].items())
-            print(f"  {kind}: off-topic messages until the alarm  {spread}  never:{part['better'][kind]['never']:.3f}")
+        for kind in ("abrupt", "subject", "gradual"):
+            spread = " ".join(f"{n}:{value:.3f}" for n, value in part["vectors"][kind]["latency"].items())
+            print(f"  {kind}: off-topic messages until the alarm  {spread}  never:{part['vectors'][kind]['never']:.3f}")
         for level, rates in part["by_level"].items():
             print(f"  level {level:<5}", "  ".join(f"{key} {value:.3f}" for key, value in rates.items()))
         print("  on-topic conversations alarmed, by file:", part["alarmed_by_file"] or "none")
+
+
+def tables(result: dict[str, Any]) -> str:
+    """The tables of docs/drift.md."""
+    named = {"0": "descriptions only", "10": "ten examples"}
+    parts = {named[key]: part for key, part in result["policies"].items()}
+    lines = ["| alarm after so many off-topic messages, at most | 2 | 3 | 4 | 5 | 8 |", "|---|---|---|---|---|---|"]
+    turns = {"abrupt": "abrupt turn", "gradual": "gradual", "subject": "abrupt turn to one other subject"}
+    for kind, title in turns.items():
+        for name, part in parts.items():
+            for feed, told in (("vectors", ""), ("better", ", without vectors")):
+                row = [f"{part[feed][kind][f'within_{n}']:.2f}" for n in (2, 3, 4, 5, 8)]
+                lines.append(f"| {title}, {name}{told} | {' | '.join(row)} |")
+    columns = [(name, feed) for name in parts for feed in ("vectors", "without_weak_policies", "better")]
+    titles = {"vectors": "", "without_weak_policies": ", usable policies", "better": ", without vectors"}
+    heads = [f"{name}{titles[feed]}" for name, feed in columns]
+    lines += [
+        "",
+        f"| conversations of 50 messages with any alarm | {' | '.join(heads)} |",
+        "|---" * (1 + len(heads)) + "|",
+    ]
+    quiet = {
+        "on": "all on-topic",
+        "tangent": "one off-topic message",
+        "apart": "two, with 1 to 5 on-topic ones between",
+        "pair": "two in a row",
+        "hops": "another of four policies' topics every 1 to 4 messages, all allowed",
+        "moves": "the same, every 10 to 25",
+    }
+    for kind, title in quiet.items():
+        row = [
+            f"{parts[name][feed][kind]['alarmed']:.3f}" if kind in parts[name][feed] else "" for name, feed in columns
+        ]
+        lines.append(f"| {title} | {' | '.join(row)} |")
+    lines += [
+        "",
+        f"| level | on-topic alarmed: {' / '.join(parts)} | abrupt within 3 | gradual within 5 |",
+        "|---|---|---|---|",
+    ]
+    for level in LEVELS:
+        briefs = [part["by_level"][str(level)] for part in parts.values()]
+        row = [" / ".join(f"{one[key]:.3f}" for one in briefs) for key in briefs[0]]
+        told = f"**{level}**" if level == result["level"] else str(level)
+        lines.append(f"| {told} | {' | '.join(row)} |")
+    return "\n".join(lines)
+
+
+def put(page: Path, result: dict[str, Any]) -> None:
+    """Write the tables into a page, between its two marks."""
+    first, last = "<!-- bench/drift.py -->", "<!-- to here -->"
+    text = page.read_text("utf-8")
+    head, rest = text.split(first, 1)
+    page.write_text(f"{head}{first}\n{tables(result)}\n{last}{rest.split(last, 1)[1]}", "utf-8")
 
 
 def main() -> None:
@@ -300,19 +365,22 @@ def main() -> None:
     parser.add_argument("--half", choices=("held-out", "fit", "all"), default="held-out")
     parser.add_argument("--policies", type=int, nargs="+", default=[0, 10])
     parser.add_argument("--each", type=int, default=25, help="conversations of a kind for each file")
-    parser.add_argument("--tune", type=int, default=0, metavar="TRIES")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--into", type=Path, metavar="PAGE", help="a page to write the tables into")
     asked = parser.parse_args()
     every = sorted(path.stem for path in asked.data.glob("*.jsonl"))
     names = {"fit": every[::2], "held-out": every[1::2], "all": every}[asked.half]
-    kinds = KINDS if not asked.tune else ("on", "abrupt", "gradual")
     began = time.perf_counter()
-    made = talks(asked.data, names, asked.policies, asked.each, kinds)
-    if asked.tune:
-        tune(made, asked.tune)
-        return
-    result = {"half": asked.half, "files": len(names), "each": asked.each, **report(made, asked.policies, Settings())}
+    made, space = talks(asked.data, names, asked.policies, asked.each, KINDS)
+    result = {
+        "half": asked.half,
+        "files": len(names),
+        "each": asked.each,
+        **report(made, space, asked.policies, Settings()),
+    }
     result["seconds"] = round(time.perf_counter() - began, 1)
+    if asked.into:
+        put(asked.into, result)
     if asked.json:
         print(json.dumps(result, indent=1))
         return

@@ -3,166 +3,47 @@
     python bench/scale.py                               # 1,000, 10,000 and 100,000 exchanges in one conversation
     python bench/scale.py --full                        # and 1,000,000 exchanges of one owner in 100 conversations
     python bench/scale.py --sizes --import-messages 2000   # only the speed of importing, with the bundled encoder
+    python bench/scale.py --sizes --compare             # only against a directory of all topics, at 5,000 exchanges
+    python bench/scale.py --keep /tmp/archives          # keeps the archives it makes there, and uses those that are there
     python bench/scale.py --save docs                   # writes docs/scale.md, and docs/scale.png if matplotlib is there
 
 The archive is made up and always the same: topics of about eight exchanges, a fifth of them returns to an earlier one,
 20 words a question and 60 a reply from a Zipf vocabulary, vectors around a centre for each of 512 themes. Each exchange has a
 word of its own, which recall is asked for together with its theme. Encoding is not in the times. One thread (set
 OMP_NUM_THREADS=1); wall and CPU time.
+
+`--compare` puts the memory part of a context beside what a host without recall would send: a card for every topic (labels,
+terms, times, status), and the three topics that a selector picks by reading all cards, whole. The selector here is a perfect
+reader: it picks the topics whose cards share most words with the question, the later one among equals. Half of the questions
+name two of the topic's terms and the word that is looked for, the others that word only.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import random
 import resource
+import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+from archive import OWNER, Archive, Encoder, export, own_word
 
-from topicality.core.recall.analysis import terms
+from topicality.core.topics import Topic
 from topicality.embed import load
 from topicality.embed.background import read_corpus
 from topicality.layer.importing import import_messages
 from topicality.layer.memory import Layer
 from topicality.layer.recall import token_counter
-from topicality.records import SIDES, Exchange, Scope, TopicRecord
-from topicality.store import open_store, rules, transfer
+from topicality.records import Scope
+from topicality.store import open_store
 from topicality.types import Message
-from topicality.vectors import Array, unit
-
-OWNER = "owner"
-SPACE = load("minilm").space
-CENTRES = np.random.default_rng(7).standard_normal((512, SPACE.dimension)).astype(np.float32)
-THEMES = 512
-POOL = 4096  # message bodies that are made once and used again
-
-
-def spoken(rng: random.Random) -> str:
-    return "".join(rng.choice("bcdfghklmnprstvw") + rng.choice("aeiou") for _ in range(rng.randint(2, 4)))
-
-
-VOCABULARY = [spoken(random.Random(n)) for n in range(20_000)]
-WEIGHTS = np.cumsum(1.0 / (np.arange(len(VOCABULARY)) + 50.0))
-
-
-class Encoder:
-    """Stands in for the bundled one: a message's first word names its theme. `seconds` is what it took."""
-
-    space = SPACE
-    languages = None
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def embed(self, texts: Sequence[str]) -> Array:
-        started = time.perf_counter()
-        rows = [vector_of(text) for text in texts]
-        found = unit(np.array(rows)) if rows else np.zeros((0, SPACE.dimension), np.float32)
-        self.seconds += time.perf_counter() - started
-        return found
-
-    def windows(self, text: str) -> list[tuple[int, int]]:
-        return [(0, len(text))]
-
-
-def vector_of(text: str) -> Array:
-    first = text.split(" ", 1)[0]
-    seed = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
-    theme = int(first[5:]) if first.startswith("theme") and first[5:].isdigit() else seed
-    noise = np.random.default_rng(seed).standard_normal(SPACE.dimension).astype(np.float32)
-    found: Array = CENTRES[theme % THEMES] + 0.9 * noise
-    return found
-
-
-@dataclass(frozen=True)
-class Body:
-    text: str
-    terms: str
-    blob: bytes
-
-
-class Archive:
-    """Exchanges without end, the same every time."""
-
-    def __init__(self, seed: int = 1) -> None:
-        self._rng = random.Random(seed)
-        self._bodies: dict[tuple[int, int, int], Body] = {}
-        self.topic, self.topics = 0, 0
-
-    def step(self) -> bool:
-        """Go on to the next exchange's topic; whether it is another one than before."""
-        if self.topics and self._rng.random() >= 1 / 8:
-            return False
-        before = self.topic
-        if self.topics > 2 and self._rng.random() < 0.2:
-            self.topic = self._rng.randint(max(1, self.topics - 20), self.topics)
-        else:
-            self.topics += 1
-            self.topic = self.topics
-        return self.topic != before
-
-    def body(self, words: int) -> Body:
-        theme = self.topic % THEMES
-        key = (theme, words, self._rng.randrange(POOL // THEMES))
-        if key not in self._bodies:
-            own = random.Random(f"{key}")
-            names = [VOCABULARY[(theme * 37 + n * 11) % len(VOCABULARY)] for n in range(12)]
-            drawn = np.searchsorted(WEIGHTS, [own.random() * WEIGHTS[-1] for _ in range(words)])
-            said = [own.choice(names) if own.random() < 0.15 else VOCABULARY[n] for n in drawn]
-            text = f"theme{theme} " + " ".join(said) + "."
-            blob = rules.encode(unit(vector_of(text)), SPACE)
-            self._bodies[key] = Body(text, " ".join(terms(text)), blob)
-        return self._bodies[key]
-
-
-def own_word(number: int) -> str:
-    return f"zq{number}x"
-
-
-def export(exchanges: int, conversations: int) -> Iterator[str]:
-    """An archive as import lines."""
-    yield transfer.header(SPACE)
-    each = exchanges // conversations
-    for talk in range(conversations):
-        archive = Archive(talk + 1)
-        bundle = transfer.Bundle(OWNER, f"c{talk:04}")
-        spans: dict[int, list[list[int]]] = {}
-        for sequence in range(1, each + 1):
-            archive.step()
-            mine = spans.setdefault(archive.topic, [])
-            if mine and mine[-1][1] == sequence - 1:
-                mine[-1][1] = sequence
-            else:
-                mine.append([sequence, sequence])
-            question, reply = archive.body(20), archive.body(60)
-            word = own_word(talk * each + sequence)
-            messages = [
-                Message("user", f"{question.text} {word}", sequence * 60.0),
-                Message("assistant", reply.text, sequence * 60.0 + 30),
-            ]
-            bundle.exchanges.append(
-                Exchange(OWNER, bundle.conversation, sequence, f"e{sequence}", "completed", *messages)
-            )
-            for side, message, words, blob in (
-                (SIDES[0], messages[0], f"{word} {question.terms}", question.blob),
-                (SIDES[1], messages[1], reply.terms, reply.blob),
-            ):
-                bundle.passages.append(transfer.Kept(sequence, side, 0, 0, len(message.text), words, blob))
-        for number, topic in enumerate(spans, 1):
-            names = tuple(VOCABULARY[(topic % THEMES * 37 + n * 11) % len(VOCABULARY)] for n in range(8))
-            runs = tuple((a, b) for a, b in spans[topic])
-            times = (runs[0][0] * 60.0, runs[-1][1] * 60.0)
-            bundle.topics.append(TopicRecord(f"t{topic}", number, "finalized", names[:3], names, runs, *times, 1.0))
-        bundle.topics_version = len(bundle.topics)
-        yield from bundle.lines()
 
 
 class Timing:
@@ -189,13 +70,77 @@ class Timing:
         }
 
 
-def measure(place: str, count: int, conversations: int, repeat: int) -> dict[str, float]:
+def archived(place: str, count: int, conversations: int, keep: Path | None) -> float:
+    """Make `bench.db` there, or take the one that was kept; seconds an import took, 0 for one that was there."""
+    target = Path(place) / "bench.db"
+    kept = None if keep is None else keep / f"{count}-{conversations}.db"
+    seconds = 0.0
+    if kept is None or not kept.exists():
+        made = target if kept is None else kept.with_suffix(".new")
+        started = time.perf_counter()
+        store = open_store(str(made))
+        store.load(export(count, conversations))
+        store.close()
+        seconds = time.perf_counter() - started
+        if kept is not None:
+            made.rename(kept)
+    if kept is not None:
+        shutil.copy(kept, target)
+    return seconds
+
+
+def card(topic: Topic) -> str:
+    """A topic as a directory of all of them lists it."""
+    times = [datetime.fromtimestamp(at or 0, UTC).isoformat() for at in (topic.started_at, topic.ended_at)]
+    lines = [topic.id, f"keywords: {' | '.join(topic.labels)}", f"includes: {', '.join(topic.terms)}"]
+    return "\n".join([*lines, f"started: {times[0]}", f"ended: {times[1]}", f"status: {topic.status}"])
+
+
+def compare(place: str, repeat: int, keep: Path | None, count: int = 5000) -> dict[str, float]:
+    """The memory part of a context against a directory of all topics with whole topics reopened: see above."""
+    archived(place, count, 1, keep)
+    encoder = Encoder()
+    with Layer(open_store(f"{place}/bench.db"), None, encoder, clock=lambda: count * 60.0) as layer:
+        chat = layer.conversation("c0000", OWNER)
+        counter = token_counter(layer.embedder)
+        topics = chat.topics()
+        words = [{*topic.labels, *topic.terms} for topic in topics]
+        said = {exchange.sequence: exchange for exchange in chat.exchanges()}
+        homes = {n: t for t, topic in enumerate(topics) for a, b in topic.spans for n in range(a, b + 1)}
+        rng = random.Random(6)
+        ours, theirs, sizes, opened = [], [], [], []
+        for number in range(2 * repeat):
+            asked = rng.randint(1, count - 40)  # the last 40 are sent as they are
+            topic = topics[homes[asked]]
+            names = rng.sample(topic.terms, 2) if number % 2 else []
+            theme = said[asked].user.text.split(" ", 1)[0]
+            question = " ".join([*([theme] if names else []), *names, "what was said about", own_word(asked)])
+            heads = ("Recalled from", "Other topics")
+            memory = [m.text for m in chat.context(4000, question=question).messages if m.text.startswith(heads)]
+            sizes.append(sum(map(counter, memory)))
+            ours.append(any(own_word(asked) in text for text in memory))
+            shared = [len(own.intersection(question.split())) for own in words]
+            picked = sorted(range(len(topics)), key=lambda t: (-shared[t], -topics[t].last))[:3]
+            picked = [t for t in picked if shared[t]]
+            inside = [said[n] for t in picked for a, b in topics[t].spans for n in range(a, b + 1)]
+            opened.append(sum(counter(m.text) for e in inside for m in (e.user, e.reply) if m is not None))
+            theirs.append(asked in {e.sequence for e in inside})
+        return {
+            "exchanges": count,
+            "topics": len(topics),
+            "memory part of a context, tokens most": max(sizes),
+            "evidence in it": statistics.mean(ours),
+            "evidence in it, topic not named": statistics.mean(ours[::2]),
+            "directory of all topics, tokens": sum(counter(card(topic)) for topic in topics),
+            "three topics reopened, tokens p50": statistics.median(opened[1::2]),
+            "evidence in those": statistics.mean(theirs),
+            "evidence in those, topic not named": statistics.mean(theirs[::2]),
+        }
+
+
+def measure(place: str, count: int, conversations: int, repeat: int, keep: Path | None) -> dict[str, float]:
     row: dict[str, float] = {"exchanges": count}
-    started = time.perf_counter()
-    store = open_store(f"{place}/bench.db")
-    store.load(export(count, conversations))
-    row["load, s"] = time.perf_counter() - started
-    store.close()
+    row["load, s"] = archived(place, count, conversations, keep)
     encoder = Encoder()
     with Layer(open_store(f"{place}/bench.db"), None, encoder, clock=lambda: count * 60.0) as layer:
         chat = layer.conversation("c0000", OWNER)
@@ -247,6 +192,7 @@ def measure(place: str, count: int, conversations: int, repeat: int) -> dict[str
         row.update(steady.figures("directory of 800"))
         row["directory, tokens"] = max(entry.tokens for entry in listed)  # type: ignore[attr-defined]  # a Directory
         row["topics"] = len(chat.topics())
+        row["directory of all topics, tokens"] = sum(counter(card(topic)) for topic in chat.topics())
     row["peak MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     row["bytes an exchange"] = sum(file.stat().st_size for file in Path(place).iterdir()) / count
     return row
@@ -298,17 +244,21 @@ def plot(rows: Sequence[dict[str, float]], path: Path) -> bool:
         from matplotlib import pyplot as plt
     except ImportError:
         return False
-    figure, axes = plt.subplots(figsize=(7, 4))
-    for name in ("receive + reply, ms p50", "recall, ms p50", "context of 4,000, ms p50"):
-        axes.plot([row["exchanges"] for row in rows], [row[name] for row in rows], marker="o", label=name)
-    axes.set(
-        xscale="log", xlabel="exchanges in one conversation", ylabel="ms", title="Cost of memory, without the encoder"
-    )
-    axes.set_ylim(bottom=0)
-    axes.legend()
-    axes.grid(alpha=0.3)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6))
+    sizes = [row["exchanges"] for row in rows]
+    for name in ("receive + reply, CPU ms p50", "recall, CPU ms p50", "context of 4,000, CPU ms p50"):
+        left.plot(sizes, [row[name] for row in rows], marker="o", label=name.removesuffix(", CPU ms p50"))
+    left.set(xscale="log", ylabel="ms of CPU", title="Cost of a message, a recall, a context")
+    left.set_ylim(bottom=0)
+    for name in ("memory part of the prompt, tokens most", "directory of all topics, tokens"):
+        right.plot(sizes, [row[name] for row in rows], marker="o", label=name.split(",")[0])
+    right.set(xscale="log", yscale="log", ylabel="tokens", title="What memory takes of the prompt")
+    for axes in (left, right):
+        axes.set_xlabel("exchanges in one conversation")
+        axes.legend(fontsize=8)
+        axes.grid(alpha=0.3)
     figure.tight_layout()
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=90)
     return True
 
 
@@ -318,12 +268,14 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="also 1,000,000 exchanges of one owner, 100 conversations")
     parser.add_argument("--import-messages", type=int, default=0)
     parser.add_argument("--repeat", type=int, default=100)
+    parser.add_argument("--compare", action="store_true", help="also against a directory of all topics")
+    parser.add_argument("--keep", type=Path, help="folder for the archives")
     parser.add_argument("--save", type=Path, help="folder for scale.md and scale.png")
     options = parser.parse_args()
     rows, large = [], []
     for count, conversations in [*((n, 1) for n in options.sizes), *([(1_000_000, 100)] if options.full else [])]:
         with tempfile.TemporaryDirectory() as place:
-            row = measure(place, count, conversations, options.repeat)
+            row = measure(place, count, conversations, options.repeat, options.keep)
         (rows if conversations == 1 else large).append(row)
         print(json.dumps({name: round(value, 3) for name, value in row.items()}), flush=True)
     parts = []
@@ -331,6 +283,11 @@ def main() -> None:
         parts.append("One conversation:\n\n" + table(rows))
     if large:
         parts.append("One owner, 100 conversations:\n\n" + table(large))
+    if options.compare:
+        with tempfile.TemporaryDirectory() as place:
+            found = compare(place, options.repeat, options.keep)
+        print(json.dumps({name: round(value, 3) for name, value in found.items()}), flush=True)
+        parts.append("Against a directory of all topics:\n\n" + table([found]))
     if options.import_messages:
         speed = import_speed(options.import_messages)
         parts.append("Importing: " + ", ".join(f"{name} {value:,.2f}" for name, value in speed.items()))

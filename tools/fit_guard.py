@@ -34,7 +34,7 @@ from topicality.core.rules import compiled, flattened, texts_of
 from topicality.core.score import FEATURES, RuleBook, Weights
 from topicality.core.text import content_stems, fold
 from topicality.embed import load, load_background
-from topicality.embed.background import read_corpus
+from topicality.embed.background import halved, read_corpus
 
 ROOT = Path(__file__).parent.parent
 START = Weights(0.8, (5.0, 3.0), 0.6, (0.15, 0.45, 0.8, 3.2), 0.25)
@@ -65,8 +65,9 @@ def book(task: Task, weights: Weights) -> RuleBook:
 
 def features(task: Task, weights: Weights) -> np.ndarray:
     folded = [fold(text).text for text in task.texts]
-    evidence = book(task, weights).score(EMBEDDER.embed(folded), [content_stems(text) for text in folded])
-    chosen = evidence.features[np.arange(len(folded)), evidence.logits.argmax(axis=1)]
+    rules, vectors, stems = book(task, weights), EMBEDDER.embed(folded), [content_stems(text) for text in folded]
+    best = rules.score(vectors, stems).logits.argmax(axis=1)
+    chosen = rules.features(vectors, stems)[np.arange(len(folded)), best]
     return np.column_stack([chosen[:, :2] @ SIDES, chosen[:, 2:]])
 
 
@@ -97,11 +98,8 @@ def public(folder: Path, families: tuple[str, ...]) -> list[Task]:
 
 def own(seed: int = 0) -> list[Task]:
     rng = np.random.default_rng(seed)
-    corpus, whole = read_corpus(), load_background(EMBEDDER)
+    corpus, (half, kept) = read_corpus(), halved(EMBEDDER)
     owner = np.array(corpus.owner)
-    rank = np.concatenate([np.arange((owner == subject).sum()) for subject in range(len(corpus.subjects))])
-    kept = rank % 2 == 0
-    half = replace(whole, utterances=whole.utterances[kept], owner=whole.owner[kept])
     index = {subject: number for number, subject in enumerate(corpus.subjects)}
     tasks = []
     for domain in json.loads((ROOT / "bench" / "domains.json").read_text("utf-8")):
@@ -188,6 +186,14 @@ def joined(model: LogisticRegression, weights: Weights) -> Weights:
     return replace(weights, weights=values, bias=round(float(model.intercept_[0]), 4))
 
 
+def said_features(rules: RuleBook, shown: list[str]) -> np.ndarray:
+    vectors = EMBEDDER.embed(shown)
+    stems = [content_stems(turn) for turn in shown]
+    logits = rules.score(vectors, stems).logits.max(axis=1)
+    assert rules.background is not None
+    return context_features(shown, stems, rules.standing(vectors), vectors, logits, rules.background.spread)
+
+
 def turn_rows(task: Task, weights: Weights, turns: int) -> tuple[np.ndarray, np.ndarray]:
     rules = book(task, weights)
     rows, kept = [], []
@@ -195,9 +201,7 @@ def turn_rows(task: Task, weights: Weights, turns: int) -> tuple[np.ndarray, np.
         shown = [fold(turn).text for turn in [*context[-turns:], text] if turn.strip()]
         if len(shown) < 2:
             continue
-        vectors = EMBEDDER.embed(shown)
-        evidence = rules.score(vectors, [content_stems(turn) for turn in shown])
-        rows.append(context_features(shown, evidence, vectors, evidence.logits.max(axis=1), rules.background.spread))
+        rows.append(said_features(rules, shown))
         kept.append(number)
     return np.array(rows), np.array(kept)
 
@@ -213,10 +217,7 @@ def spliced(tasks: list[Task], weights: Weights, seed: int = 1) -> tuple[np.ndar
             pool = on if rng.random() < 0.7 else off
             number = int(rng.choice(on if rng.random() < 0.5 else off))
             shown = [fold(task.texts[row]).text for row in [*rng.choice(pool, int(rng.integers(1, 5))), number]]
-            vectors = EMBEDDER.embed(shown)
-            evidence = rules.score(vectors, [content_stems(turn) for turn in shown])
-            spread = rules.background.spread
-            rows.append(context_features(shown, evidence, vectors, evidence.logits.max(axis=1), spread))
+            rows.append(said_features(rules, shown))
             labels.append(bool(task.allowed[number]))
     return np.array(rows), np.array(labels)
 
@@ -237,8 +238,8 @@ def fusion(tasks: list[Task], others: list[Task], weights: Weights, turns: int =
         weight[size:] *= 0.1 * size / len(extra_labels)
         mean, scale = rows.mean(axis=0), rows.std(axis=0) + 1e-6
         standard = np.clip((rows - mean) / scale, -4, 4)
-        model = LogisticRegression(C=0.05, max_iter=4000).fit(quadratic(standard), labels, sample_weight=weight)
-        return Fusion(tuple(mean), tuple(scale), tuple(model.coef_[0]), float(model.intercept_[0]))
+        model = LogisticRegression(C=0.1, max_iter=4000).fit(quadratic(standard), labels, sample_weight=weight)
+        return Fusion(mean, scale, model.coef_[0], float(model.intercept_[0]))
 
     from topicality.core.followup import fused
 

@@ -143,7 +143,8 @@ class Policy(_Model):
         scoring: "calibrated" (background-normalised probabilities) or "cosine": plain best-member cosine, where the
             two thresholds are cosines in [-1, 1] (the ancestors' rule; see docs/coming-from.md).
         borderline: probability band, both ends inclusive, in which a judge is asked.
-        judge: when a configured judge is asked: in the band, for every message, or never.
+        judge: when a configured judge is asked: in the band, for every message with a letter or digit in it (small talk
+            and keyword hits too), or never. It makes no keyword of a blocked rule milder.
         small_talk: whether greetings, thanks and assent are allowed by themselves.
         context_turns: how many earlier messages a short or elliptical one is read with; 0 turns it off.
         direction: which messages are checked: the user's, the model's replies, or both.

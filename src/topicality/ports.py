@@ -103,8 +103,8 @@ class Turn(Protocol):
         """See `Store.exchanges`."""
         ...
 
-    def topics(self) -> list[TopicRecord]:
-        """See `Store.topics`."""
+    def topics(self, ids: Sequence[str] | None = None) -> list[TopicRecord]:
+        """See `Store.topics`; only those of these ids, where some are given."""
         ...
 
     def state(self, name: str) -> bytes | None:
@@ -165,30 +165,33 @@ class Store(Protocol):
         """An owner's conversations by id (code point order), those greater than `after`: pages without gaps."""
         ...
 
+    def conversation(self, owner: str, conversation: str) -> ConversationRecord:
+        """One conversation; zeros when there is nothing. Cost: one row."""
+        ...
+
     def exchange(self, owner: str, conversation: str, exchange: str) -> Exchange | None:
         """One exchange by id, tombstones included; None when unknown."""
         ...
 
     def exchanges(
         self,
-        scope: Scope,
-        *,
+        *scopes: Scope,
         statuses: Sequence[ExchangeStatus] = (),
         newest: int | None = None,
         limit: int | None = None,
     ) -> list[Exchange]:
-        """Exchanges of a scope by conversation and sequence, ascending.
+        """Exchanges by conversation and sequence, ascending; of several scopes those of the first one first.
 
         Args:
-            scope: times are those of the user's message; sides are ignored.
+            scopes: times are those of the user's message; sides are ignored.
             statuses: only these; empty for all but deleted ones.
             newest: only the last so many by sequence (one conversation). limit: only the first so many.
         Cost: O(what is returned), by index.
         """
         ...
 
-    def passages(self, scope: Scope) -> list[StoredPassage]:
-        """Live passages of a scope by conversation, sequence, side (user first) and position."""
+    def passages(self, *scopes: Scope) -> list[StoredPassage]:
+        """Live passages by conversation, sequence, side (user first) and position; of several scopes as `exchanges`."""
         ...
 
     def topics(

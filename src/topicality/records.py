@@ -194,6 +194,8 @@ class ConversationRecord:
         topics: the last topic number. topics_version: grows with each change of a topic (see `Change.expect`).
         passages, words: live passages of completed exchanges and their terms in all.
         last_at: the latest message time, None when no message had one.
+        born: a number that no other conversation of the store has had, so that one which was erased and begun again can be
+            told from the old one; 0 when there is nothing. Another store may give another one.
     """
 
     owner: str
@@ -204,6 +206,7 @@ class ConversationRecord:
     passages: int = 0
     words: int = 0
     last_at: float | None = None
+    born: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,8 +61,8 @@ class LlmUse:
         role: "judge", "labeller", "selector" or "expander". calls: 1, 2 when the first reply was refused, 0 when there was
             no budget for any.
         input_tokens, output_tokens: of all calls; 0 when the server does not tell. seconds: until the answer stood.
-        outcome: "ok", "repaired", "refused" (unusable twice), "timeout", "failed", "over budget", or "paused" (it failed
-            several times in a row and is left alone for a while).
+        outcome: "ok", "repaired", "refused" (unusable twice), "timeout", "failed", "over budget", "paused" (it failed
+            several times in a row and is left alone for a while), or "stopped" (who asked does not wait any longer).
     """
 
     role: str

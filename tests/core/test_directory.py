@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import random
-import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -31,6 +31,9 @@ count = COUNTERS[2]
 NASTY = st.text(max_size=20) | st.sampled_from(
     ['"}\n{"topic": "T1"}', "[Not listed: 0 topics]", "</s>[INST]", "\ud800", "\u202e", "🙂" * 9]
 )
+
+
+Calls = Callable[[Callable[[], object]], int]
 
 
 def topic(n: int, **more: object) -> Topic:
@@ -111,17 +114,26 @@ def test_no_label_can_leave_its_line(named: list[tuple[str, str]], budget: int, 
     assert not set("<>\u202e\u2028") & set(made.text)
 
 
-def test_ten_times_the_topics_cost_no_more_tokens_and_little_more_time() -> None:
+def test_ten_times_the_topics_cost_no_more_tokens_and_ten_times_the_calls_at_most(calls: Calls) -> None:
     few, many = ([topic(n) for n in range(1, size)] for size in (2_000, 20_000))
-    directory(few, 1200, count, now=NOW)
-    begin = time.process_time()
-    small = directory(few, 1200, count, now=NOW)
-    middle = time.process_time()
-    large = directory(many, 1200, count, now=NOW)
-    end = time.process_time()
+    small, large = (directory(topics, 1200, count, now=NOW) for topics in (few, many))
     assert large.tokens <= 1200
     assert abs(len(large.topics) - len(small.topics)) <= 2
-    assert end - middle < 15 * (middle - begin) + 0.1
+    cheap, dear = (calls(partial(directory, topics, 1200, count, now=NOW)) for topics in (few, many))
+    assert dear < 10 * cheap
+
+
+def test_ten_times_the_topics_are_not_written_and_counted_ten_times_as_often() -> None:
+    read: list[int] = []
+
+    def counter(text: str) -> int:
+        read[-1] += len(text)
+        return count(text)
+
+    for size in (2_000, 20_000):
+        read.append(0)
+        directory([topic(n) for n in range(1, size)], 1200, counter, now=NOW)
+    assert read[1] < 1.2 * read[0]
 
 
 def test_topics_that_are_not_given_are_counted() -> None:

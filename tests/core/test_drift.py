@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -12,8 +13,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from topicality.core.drift import Detector, Reading, Settings, fed_by, is_stale, step
+from topicality.core.drift import Reading, Settings, fed_by, is_stale, step
+from topicality.core.drift_change import Detector
 from topicality.core.drift_state import DriftState
 from topicality.core.landmarks import Landmarks
 from topicality.core.score import RuleMembers
@@ -319,7 +322,7 @@ def test_a14_a_state_goes_through_json_to_the_last_bit() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"version": 2},
+        {"version": 3},
         {"messages": -1},
         {"messages": 1.5},
         {"odds": "1"},
@@ -332,6 +335,14 @@ def test_a14_a_state_goes_through_json_to_the_last_bit() -> None:
         {"running": ""},
         {"running": "AAAAAAAA+H8="},  # NaN
         {"since": -1},
+        {"likes": -1.0},
+        {"alike": NAN},
+        {"kept": []},
+        {"kept": "fwA="},
+        {"kept": ["!"]},
+        {"kept": ["fw=="]},  # shorter than the running vector
+        {"kept": ["fwA=", "AAA="]},  # all zeros: no direction
+        {"running": None, "kept": ["fwA="]},
         {"extra": 1},
     ],
 )
@@ -467,6 +478,146 @@ def test_resuming_from_a_snapshot_gives_the_same_decisions_and_never_nan(
 @pytest.mark.parametrize(("lower", "higher"), list(pairwise([0.02, 0.1, 0.3, 0.6, 0.9, 0.99])))
 def test_a_less_likely_message_never_lowers_the_level(lower: float, higher: float) -> None:
     assert run([ON] * 5 + [lower])[-1].level >= run([ON] * 5 + [higher])[-1].level
+
+
+# --- likeness to what was said before in the conversation
+
+RANDOM = np.random.default_rng(7)
+SUBJECTS = RANDOM.normal(size=(24, 16))
+HERE = Landmarks([(f"subject {index}", "background", subject) for index, subject in enumerate(SUBJECTS)])
+TOPIC = RANDOM.normal(size=16)
+SEE = Settings(detector=Detector())  # the same constants with vectors and without
+
+
+def near(direction: Any, index: int) -> NDArray[np.float64]:
+    """A message about it: no two are the same."""
+    return np.asarray(direction + 0.3 * np.random.default_rng(index).normal(size=len(direction)))
+
+
+def told(
+    messages: Sequence[tuple[Any, float]], landmarks: Landmarks | None = HERE, start: DriftState | None = None
+) -> tuple[DriftState, list[Reading]]:
+    state, readings = start, []
+    for index, (vector, probability) in enumerate(messages):
+        state, reading = step(state, vector, probability, now=float(index), settings=SEE, landmarks=landmarks)
+        readings.append(reading)
+    assert state is not None
+    return state, readings
+
+
+def test_a_message_unlike_the_conversation_speaks_more_for_drift_than_one_like_it() -> None:
+    start, _ = told([(near(TOPIC, index), ON) for index in range(8)])
+    unlike = [(near(SUBJECTS[index], index), 0.3) for index in range(5)]
+    like = [(near(TOPIC, 20 + index), 0.3) for index in range(5)]
+    away, here, blind = told(unlike, start=start)[1], told(like, start=start)[1], run([ON] * 8 + [0.3] * 5, SEE)[8:]
+    for far, unknown, close in zip(away, blind, here, strict=True):
+        assert far.level > unknown.level > close.level
+    assert alarms(away)
+    assert not alarms(here)
+
+
+def test_without_enough_of_a_background_vectors_change_nothing() -> None:
+    few = Landmarks([(f"subject {index}", "background", subject) for index, subject in enumerate(SUBJECTS[:19])])
+    same = Landmarks([(f"subject {index}", "background", SUBJECTS[0]) for index in range(30)])
+    messages = [(near(SUBJECTS[index % 3], index), (ON, 0.3, OFF)[index % 3]) for index in range(12)]
+    plain = [reading.level for reading in run([probability for _, probability in messages], SEE)]
+    for place in (few, same, None):
+        state, readings = told(messages, place)
+        assert state.kept is None
+        assert [reading.level for reading in readings] == plain
+    assert [reading.level for reading in told(messages)[1]] != plain
+
+
+def test_likeness_means_the_same_in_a_space_where_everything_is_alike() -> None:
+    """An encoder whose vectors all share a large part: every cosine is high, the differences are small."""
+
+    def shared(vector: Any) -> NDArray[np.float64]:
+        return np.append(math.sqrt(0.2) * vector / np.linalg.norm(vector), math.sqrt(0.8))
+
+    narrow = Landmarks([(f"subject {index}", "background", shared(one)) for index, one in enumerate(SUBJECTS)])
+    messages = [(near(TOPIC, index), ON) for index in range(8)] + [
+        (near(SUBJECTS[index], index), 0.3) for index in range(4)
+    ]
+    wide = [reading.level for reading in told(messages)[1]]
+    close = [reading.level for reading in told([(shared(vector), p) for vector, p in messages], narrow)[1]]
+    assert close == pytest.approx(wide, abs=0.05)  # but for the rounding of remembered vectors
+    assert (narrow.yardstick or 0) < 0.3 * (HERE.yardstick or 0)
+
+
+def test_only_the_last_on_topic_messages_are_remembered() -> None:
+    most = Detector().keep
+    first, _ = told([(near(TOPIC, index), ON) for index in range(most + 5)])
+    assert first.kept is not None
+    assert first.kept.shape == (most, 16)
+    newest = near(TOPIC, most + 4)
+    assert first.kept[-1] / 127 == pytest.approx(newest / np.abs(newest).max(), abs=0.005)
+    away, _ = told([(near(SUBJECTS[index], index), OFF) for index in range(20)], start=first)
+    assert away.kept is first.kept
+    size = len(json.dumps(first.to_dict()))
+    longer, _ = told([(near(TOPIC, index), ON) for index in range(200)], start=first)
+    assert len(json.dumps(longer.to_dict())) < size + 50
+
+
+@pytest.mark.parametrize(("probability", "kept"), [(0.29, False), (0.31, True)])
+def test_a_message_that_the_guard_rejects_is_not_remembered(probability: float, kept: bool) -> None:
+    sure = Settings(detector=replace(Detector(), surely_on=0.0))
+    start, _ = told([(near(TOPIC, index), ON) for index in range(5)])
+    state, _ = step(start, near(TOPIC, 9), probability, now=9, settings=sure, landmarks=HERE)
+    assert (state.kept is not start.kept) is kept
+
+
+def test_being_unlike_counts_less_the_surer_a_message_is_allowed() -> None:
+    start, _ = told([(near(TOPIC, index), ON) for index in range(8)])
+    odds = []
+    for probability in (0.3, 0.8, 0.98):
+        with_vector, _ = told([(near(SUBJECTS[2], 0), probability)], start=start)
+        without, _ = told([(None, probability)], start=start)
+        ratio = (with_vector.low - start.low) / (without.low - start.low)  # how much more it looks off-topic
+        odds.append(ratio)
+    assert odds[0] > odds[1] > odds[2] > 1
+
+
+@given(st.integers(0, 60), st.floats(0, 1), st.integers(0, 23), st.integers(1, 30))
+def test_one_tangent_never_alarms_whatever_it_is_about(lead: int, tangent: float, subject: int, after: int) -> None:
+    before = [(near(TOPIC, index), ON) for index in range(lead)]
+    back = [(near(TOPIC, 100 + index), ON) for index in range(after)]
+    assert not alarms(told([*before, (SUBJECTS[subject], tangent), *back])[1])
+
+
+@pytest.mark.parametrize("stay", [1, 2, 3, 12, 25])
+def test_hopping_and_moving_among_allowed_topics_never_alarms_with_vectors(stay: int) -> None:
+    topics = np.random.default_rng(5).normal(size=(4, 16))
+    messages = [(near(topics[index // stay % 4], index), (0.9, 0.97, 0.7)[index % 3]) for index in range(120)]
+    assert not alarms(told(messages)[1])
+
+
+def test_a_state_of_version_1_goes_on() -> None:
+    messages = [(near(TOPIC, index), ON) for index in range(9)]
+    old = told(messages, None)[0].to_dict()
+    for name in ("kept", "alike", "likes"):
+        del old[name]
+    state = DriftState.from_dict({**old, "version": 1})
+    assert told([(near(SUBJECTS[0], 0), OFF)], start=state)[1][0].level == run([ON] * 9 + [OFF], SEE)[-1].level
+    assert told(messages, start=state)[0].kept is not None
+    with pytest.raises(InputError):
+        DriftState.from_dict({**old, "version": 2})
+
+
+def test_a_vector_of_no_direction_is_no_evidence() -> None:
+    start, _ = told([(near(TOPIC, index), ON) for index in range(8)])
+    state, readings = told([(np.zeros(16), 0.3)], start=start)
+    assert state.kept is start.kept
+    assert readings[0].level == told([(None, 0.3)], start=start)[1][0].level
+
+
+@given(st.lists(st.sampled_from([ON, OFF, 0.4, 0.7]), min_size=2, max_size=40), st.integers(1, 39))
+def test_resuming_with_remembered_messages_gives_the_same_decisions(probabilities: list[float], cut: int) -> None:
+    messages = [(near((TOPIC, SUBJECTS[index % 24])[p < 0.5], index), p) for index, p in enumerate(probabilities)]
+    first, _ = told(messages[:cut])
+    again = DriftState.from_dict(json.loads(json.dumps(first.to_dict())))
+    rest = [*messages[cut:], *((near(SUBJECTS[3], index), OFF) for index in range(3))]
+    assert told(rest, start=again)[1] == told(rest, start=first)[1]
+    assert again.to_dict() == first.to_dict()
 
 
 # --- heading

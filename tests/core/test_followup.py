@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from topicality.core.followup import FEATURES, Fusion, context_features, features, fused, quadratic
-from topicality.core.score import Evidence
+from topicality.core.score import Standing
+from topicality.core.text import content_stems
 from topicality.vectors import unit
 
 SIZE = len(FEATURES)
@@ -22,10 +24,13 @@ def named(row: Any) -> dict[str, float]:
     return dict(zip(FEATURES, map(float, row), strict=True))
 
 
-def read(text: str, turns: list[float], similar: list[float] | None = None) -> dict[str, float]:
+def read(
+    text: str, turns: list[float], similar: list[float] | None = None, said: Sequence[str] = ()
+) -> dict[str, float]:
     similar = similar or [0.5 * number for number in range(1, len(turns) + 1)]
     elsewhere = [4.0 + number for number in range(len(turns))]
-    return named(features(text, -0.5, 3.5, 2.5, np.array(similar), np.array(turns), np.array(elsewhere)))
+    stems = [content_stems(turn) for turn in (*said, text)]
+    return named(features(text, stems, -0.5, 3.5, 2.5, np.array(similar), np.array(turns), np.array(elsewhere)))
 
 
 def test_the_features_of_a_follow_up() -> None:
@@ -47,6 +52,7 @@ def test_the_features_of_a_follow_up() -> None:
             "resembles": 1.5,
             "resembles_on": 1.5,
             "drawn": 1.5,
+            "echoes": 0.0,
         }
     )
 
@@ -69,6 +75,18 @@ def test_likeness_to_turns_that_are_off_topic_counts_only_as_drawn() -> None:
     assert read("yes", [-2.0], [3.0])["resembles_on"] == 0.0
 
 
+def test_an_answer_echoes_the_words_of_a_question() -> None:
+    asked = ["I want a refund", "Shall I refund it to your card or as credit?"]
+    assert read("to the card please", [1.0, 1.0], said=asked)["echoes"] == 1.0
+    assert read("cards, and my refunds", [1.0, 1.0], said=asked)["echoes"] == 1.0  # inflected forms are the same word
+    assert read("card games card tricks", [1.0, 1.0], said=asked)["echoes"] == pytest.approx(
+        1 / 3
+    )  # a word counts once
+    assert read("pizza please", [1.0, 1.0], said=asked)["echoes"] == 0.0
+    assert read("to the one", [1.0, 1.0], said=asked)["echoes"] == 0.0  # function words are no echo
+    assert read("a refund", [1.0, 1.0], said=[asked[0], "Why?"])["echoes"] == 1.0  # of any turn, not of the latest alone
+
+
 @given(hnp.arrays(np.float64, st.tuples(st.integers(1, 4), st.integers(1, 6)), elements=st.floats(-4, 4)))
 def test_quadratic_terms_are_the_features_and_each_product_of_two(rows: Any) -> None:
     found = quadratic(rows)
@@ -83,7 +101,7 @@ def head(weights: dict[int, float], bias: float = 0.0) -> Fusion:
     values = [0.0] * TERMS
     for place, weight in weights.items():
         values[place] = weight
-    return Fusion((1.0,) * SIZE, (2.0,) * SIZE, tuple(values), bias)
+    return Fusion(np.ones(SIZE), np.full(SIZE, 2.0), np.array(values), bias)
 
 
 def test_the_head_standardises_clips_and_adds_up() -> None:
@@ -95,12 +113,9 @@ def test_the_head_standardises_clips_and_adds_up() -> None:
 
 def test_context_comes_before_the_message_and_likeness_is_in_spreads() -> None:
     vectors = unit([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]])
-    none = np.zeros((3, 1))
-    fields = dict.fromkeys(Evidence.__slots__, none)
-    fields["elsewhere"], fields["distinct"] = np.array([1.0, 2.0, 3.0]), np.array([4.0, 5.0, 6.0])
-    evidence = Evidence(**fields)  # type: ignore[arg-type]  # only two of the fields are read
+    standing = Standing(np.array([1.0, 2.0, 3.0]), np.array([4.0, 5.0, 6.0]))
     texts, logits = ["first", "second", "and that one?"], np.array([2.0, -2.0, 0.5])
-    found = named(context_features(texts, evidence, vectors, logits, 0.2))
+    found = named(context_features(texts, [["one"], ["two"], ["two", "three"]], standing, vectors, logits, 0.2))
     assert found["own"] == 0.5
     assert (found["elsewhere"], found["distinct"]) == (3.0, 6.0)
     assert (found["last"], found["before"], found["mean"]) == (-2.0, 2.0, 0.0)
@@ -108,3 +123,5 @@ def test_context_comes_before_the_message_and_likeness_is_in_spreads() -> None:
     assert found["resembles"] == pytest.approx(4.0)
     assert found["resembles_on"] == pytest.approx(0.0)
     assert found["pointing"] == 1.0
+    assert found["echoes"] == 0.5
+    assert found["content"] == pytest.approx(np.log1p(2))

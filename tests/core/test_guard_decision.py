@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from topicality.config import Policy
 from topicality.core.guard import blocked_risk, decide
 from topicality.core.keywords import ALLOWED_HIT, BLOCKED_HIT, Hit
-from topicality.core.score import Evidence, RuleBook, RuleMembers, Weights
+from topicality.core.panel import Evidence
+from topicality.core.score import RuleBook, RuleMembers, Weights
 from topicality.core.verdicts import (
     Case,
     SideReading,
     by_keywords,
+    cuts_of,
     log_odds,
     on_error,
     probability,
@@ -38,13 +40,10 @@ def side(
     """A reading of a side with one member a rule; rows are the pieces, the whole message first."""
     matrix = np.array(logits, dtype=np.float64)
     shape = matrix.shape
-    values = {
+    values: dict[str, Any] = {
         "best": np.array(np.full(shape, 0.5) if best is None else best, dtype=np.float64),
-        "features": np.zeros((*shape, 4)),
         "logits": matrix,
         "slope": np.broadcast_to(np.array(slope, dtype=np.float64), shape),
-        "elsewhere": np.zeros(len(matrix)),
-        "distinct": np.zeros(len(matrix)),
         "nearest": np.zeros(shape, dtype=np.intp),
     }
     book = RuleBook(
@@ -68,6 +67,7 @@ def case(
     """One short message: log-odds for billing and shipping, for violence and drugs."""
     return Case(
         policy,
+        cuts_of(policy),
         side([rule.name for rule in policy.allowed], [allowed]) if policy.allowed else None,
         side([rule.name for rule in policy.blocked], [blocked]) if policy.blocked else None,
         **more,
@@ -111,6 +111,11 @@ def test_an_allowed_rule_is_met_at_its_threshold(above: float, code: str) -> Non
 def test_a_blocked_rule_is_met_at_its_threshold(above: float, code: str) -> None:
     verdict = decide(case(policy=Policy(blocked=["violence"], blocked_threshold=0.5), blocked=(above,)))
     assert verdict.reason_code == code
+
+
+def test_of_rules_that_are_as_near_the_first_is_named() -> None:
+    assert decide(case(blocked=(3.0, 3.0))).rule == "violence"
+    assert decide(case(allowed=(3.0, 3.0))).rule == "billing"
 
 
 def test_a_rule_s_own_threshold_decides_for_it_alone() -> None:
@@ -271,7 +276,7 @@ def test_a_keyword_s_verdict_has_the_scores_of_its_own_rule() -> None:
     """Not those of the rule that happens to be nearest by vector."""
     hit = Hit("shipping", "allowed", "tracking number")
     reading = side(["billing", "shipping"], [[-4.0, -6.0]], best=[[0.4, 0.1]])
-    verdict = decide(Case(Policy(allowed=["billing", "shipping"]), reading, None, explicit=[hit]))
+    verdict = decide(Case(two := Policy(allowed=["billing", "shipping"]), cuts_of(two), reading, None, explicit=[hit]))
     assert verdict.rule == "shipping"
     assert verdict.score == pytest.approx(0.1)
     assert verdict.threshold is not None
@@ -286,7 +291,8 @@ def test_a_keyword_s_verdict_has_the_scores_of_its_own_rule() -> None:
 
 def long_case(allowed: Sequence[Sequence[float]], blocked: Sequence[Sequence[float]]) -> Case:
     spans = [(100 * number, 100 * number + 100) for number in range(len(allowed) - 1)]
-    return Case(POLICY, side(["billing", "shipping"], allowed), side(["violence", "drugs"], blocked), spans, long=True)
+    sides = side(["billing", "shipping"], allowed), side(["violence", "drugs"], blocked)
+    return Case(POLICY, cuts_of(POLICY), *sides, spans, long=True)
 
 
 def test_one_blocked_window_of_a_long_message_is_enough_and_is_shown() -> None:
@@ -307,13 +313,13 @@ def test_a_blocked_sentence_does_not_hide_behind_the_whole_message() -> None:
     allowed = side(["billing", "shipping"], [[2.0, -6.0], [4.0, -6.0], [-9.0, -9.0]])
     spans = [(0, 20), (20, 40)]
     for blocked in ([[4.0, -9.0], [-9.0, -9.0], [3.9, -9.0]], [[-9.0, -9.0], [9.0, -9.0], [-9.0, 3.0]]):
-        verdict = decide(Case(POLICY, allowed, side(["violence", "drugs"], blocked), spans))
+        verdict = decide(Case(POLICY, cuts_of(POLICY), allowed, side(["violence", "drugs"], blocked), spans))
         assert verdict.reason_code == "BLOCKED_TOPIC"
         assert verdict.window == Window(2, 20, 40)
     strict = Policy(
         allowed=["billing"], blocked=[{"name": "violence", "threshold": 0.1}, {"name": "drugs", "threshold": 0.9}]
     )
-    both = Case(strict, side(["billing"], [[-2.0]]), side(["violence", "drugs"], [[2.4, 4.0]]))
+    both = Case(strict, cuts_of(strict), side(["billing"], [[-2.0]]), side(["violence", "drugs"], [[2.4, 4.0]]))
     assert decide(both).rule == "drugs"  # violence is further above its threshold, but does not beat billing
 
 
@@ -327,7 +333,9 @@ def test_a_long_message_has_to_be_on_topic_in_its_windows_too() -> None:
 
 def test_a_short_message_read_by_sentence_is_judged_as_a_whole_by_the_allowed_side() -> None:
     reading = side(["billing", "shipping"], [[4.0, -6.0], [-6.0, -6.0], [-6.0, -6.0]])
-    found = decide(Case(POLICY, reading, side(["violence", "drugs"], [[-9.0, -9.0]] * 3), [(0, 9), (9, 20)]))
+    found = decide(
+        Case(POLICY, cuts_of(POLICY), reading, side(["violence", "drugs"], [[-9.0, -9.0]] * 3), [(0, 9), (9, 20)])
+    )
     assert (found.reason_code, found.window) == ("ON_TOPIC", None)
 
 
@@ -366,6 +374,7 @@ def cases(draw: st.DrawFn) -> Case:
     hits = [Hit(name, "allowed", "x") for name in ons] + [Hit(name, "blocked", "y") for name in offs]
     return Case(
         policy,
+        cuts_of(policy),
         reading(ons),
         reading(offs),
         spans=[(number, number + 1) for number in range(pieces - 1)],
@@ -464,9 +473,8 @@ def by_cosine(vector: Sequence[float], policy: Policy = B_POLICY, **more: Any) -
 
     blocked = [rule.name for rule in policy.blocked]
     allowed = [rule.name for rule in policy.allowed]
-    return decide(
-        Case(policy, reading(allowed, 0) if allowed else None, reading(blocked, 2) if blocked else None, **more)
-    )
+    sides = reading(allowed, 0) if allowed else None, reading(blocked, 2) if blocked else None
+    return decide(Case(policy, cuts_of(policy), *sides, **more))
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,29 @@ def test_a_keyword_is_folded_as_messages_are(keyword: str) -> None:
     assert [hit.word for hit in index.explicit(fold(keyword).text)] == [keyword]
 
 
+@pytest.mark.parametrize("said", ["bómb", "a BÖMB!", "bömbs", "bòmb threat", "bømb", "ƀomb", "bo\u0301mb"])
+def test_accents_do_not_hide_a_keyword(said: str) -> None:
+    index = KeywordIndex(Policy(blocked=[{"name": "rule", "keywords": ["bomb"]}]))
+    assert [hit.word for hit in index.explicit(fold(said).text)] == ["bomb"]
+    assert [hit.word for hit in index.explicit(f"it is {fold(said).text}, ça va")] == ["bomb"]
+
+
+@pytest.mark.parametrize(
+    ("keyword", "said", "silent"),
+    [
+        ("café", "le CAFÉ", "a cafe"),  # a keyword's own accents count
+        ("side effects", "sídè effécts", "effécts sídè"),
+        ("бой", "идёт бой", "бои"),  # short i is a letter of its own, not an accented one
+        ("бои", "эти бои", "бой"),
+        ("한", "한 번", "하나"),
+    ],
+)
+def test_a_keyword_s_own_accents_and_other_scripts_are_left_alone(keyword: str, said: str, silent: str) -> None:
+    index = KeywordIndex(Policy(blocked=[{"name": "rule", "keywords": [keyword]}]))
+    assert [hit.word for hit in index.explicit(fold(said).text)] == [keyword]
+    assert index.explicit(fold(silent).text) == []
+
+
 def test_a_keyword_without_a_word_in_it_never_hits() -> None:
     index = KeywordIndex(Policy(blocked=[{"name": "rule", "keywords": ["!!!", "--"]}]))
     assert index.explicit("really!!! -- yes") == []

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topicality.core.background import Background
-from topicality.core.score import FEATURES, Evidence, Panel, RuleBook, RuleMembers, Weights, lexicon
+from topicality.core.panel import Evidence, Panel
+from topicality.core.score import FEATURES, RuleBook, RuleMembers, Weights, lexicon
 from topicality.core.text import content_stems
 from topicality.core.verdicts import log_odds
 from topicality.embed import load, load_background, load_weights
@@ -144,21 +145,21 @@ def test_scores_equal_the_reference(seed: int) -> None:
         (0.2, 0.5, 0.9, float(dice.uniform(0, 3))), float(dice.normal()), float(dice.uniform(0, 5)),
     )  # fmt: skip
     book = RuleBook(RULES, against, weights)
-    found = book.score(MESSAGES, SAID)
+    found, weighed, standing = book.score(MESSAGES, SAID), book.features(MESSAGES, SAID), book.standing(MESSAGES)
     for row, (message, said) in enumerate(zip(MESSAGES, SAID, strict=True)):
         for column, wanted in enumerate(reference(RULES, against, weights, message, said)):
             assert found.best[row, column] == pytest.approx(wanted["best"], abs=1e-5)
             assert found.nearest[row, column] == wanted["nearest"]
             for place, feature in enumerate(FEATURES):
-                assert found.features[row, column, place] == pytest.approx(wanted[feature], rel=2e-3, abs=2e-3), feature
+                assert weighed[row, column, place] == pytest.approx(wanted[feature], rel=2e-3, abs=2e-3), feature
             assert found.logits[row, column] == pytest.approx(wanted["logits"], rel=2e-3, abs=2e-3)
             assert found.slope[row, column] == pytest.approx(wanted["slope"], rel=1e-3)
-            assert found.elsewhere[row] == pytest.approx(wanted["elsewhere"], rel=1e-3)
-            assert found.distinct[row] == pytest.approx(wanted["distinct"], rel=1e-3)
+            assert standing.elsewhere[row] == pytest.approx(wanted["elsewhere"], rel=1e-3)
+            assert standing.distinct[row] == pytest.approx(wanted["distinct"], rel=1e-3)
 
 
 def equal(one: Evidence, two: Evidence, tolerance: float = 1e-4) -> None:
-    for name in Evidence.__slots__:
+    for name in Evidence._fields:
         assert np.allclose(getattr(one, name), getattr(two, name), atol=tolerance, rtol=tolerance), name
 
 
@@ -176,14 +177,13 @@ def test_a_large_batch_is_scored_in_blocks_without_a_seam() -> None:
     assert len(many) > 512
     whole = BOOK.score(many, said)
     assert whole.logits.shape == (len(many), 3)
-    assert whole.features.shape == (len(many), 3, 4)
     equal(whole.rows(slice(len(many) - len(MESSAGES), None)), BOOK.score(MESSAGES, SAID))
 
 
 def test_rows_of_the_evidence_are_those_of_the_messages() -> None:
     found = BOOK.score(MESSAGES, SAID)
     assert np.array_equal(found.rows([3, 1]).logits, found.logits[[3, 1]])
-    assert found.rows(slice(2, 4)).elsewhere.shape == (2,)
+    assert found.rows(slice(2, 4)).nearest.shape == (2, 3)
 
 
 @given(st.permutations(range(3)))
@@ -193,7 +193,6 @@ def test_the_order_of_the_rules_does_not_matter(order: list[int]) -> None:
     for place, index in enumerate(order):
         assert np.allclose(found.logits[:, place], expected.logits[:, index], atol=1e-4)
         assert np.allclose(found.best[:, place], expected.best[:, index], atol=1e-6)
-    assert np.allclose(found.elsewhere, expected.elsewhere, atol=1e-5)
 
 
 def test_a_rule_s_score_does_not_depend_on_the_other_rules() -> None:
@@ -235,9 +234,12 @@ def test_a_counterexample_that_is_far_away_changes_nothing() -> None:
 def test_without_a_background_only_cosines_are_measured() -> None:
     found = RuleBook(RULES, None, WEIGHTS, SPACE).score(MESSAGES, SAID)
     assert np.allclose(found.best, BOOK.score(MESSAGES, SAID).best)
-    for name in ("features", "logits", "slope", "elsewhere", "distinct"):
-        assert not getattr(found, name).any()
-    assert found.features.shape == (len(MESSAGES), 3, 4)
+    assert not found.logits.any()
+    assert not found.slope.any()
+    bare = RuleBook(RULES, None, WEIGHTS, SPACE)
+    assert not bare.features(MESSAGES, SAID).any()
+    assert bare.features(MESSAGES, SAID).shape == (len(MESSAGES), 3, 4)
+    assert not any(values.any() for values in bare.standing(MESSAGES))
     assert RuleBook(RULES, None, WEIGHTS).space.dimension == D
 
 
@@ -253,9 +255,9 @@ def test_the_nearer_a_message_the_higher_its_score() -> None:
 
 def test_a_shared_word_counts_by_its_rarity_and_never_against_a_rule() -> None:
     plain, said = BOOK.score(MESSAGES, None), BOOK.score(MESSAGES, SAID)
-    assert not plain.features[:, :, 3].any()
+    assert not BOOK.features(MESSAGES)[:, :, 3].any()
     assert (said.logits >= plain.logits - 1e-9).all()
-    assert said.features[2, 2, 3] == pytest.approx(0.8 * BACKGROUND.rarity("rare"))
+    assert BOOK.features(MESSAGES, SAID)[2, 2, 3] == pytest.approx(0.8 * BACKGROUND.rarity("rare"))
     assert BACKGROUND.rarity("river") < BACKGROUND.rarity("apple") < BACKGROUND.rarity("rare") < 1.0
     assert BACKGROUND.rarity("never") == pytest.approx(1.0)
 

@@ -11,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from topicality.core.text import (
+    FunctionWords,
     contains,
     content_stems,
     fold,
@@ -307,6 +308,29 @@ find me a song called Te Amo
 I was at Ai Weiwei's show in Malmö
 Compare Citroën, Škoda and Peugeot
 """.strip().splitlines()
+
+
+def test_a_word_of_two_languages_counts_for_both_and_the_clearer_one_is_named() -> None:
+    known = FunctionWords.of({"en": {"the", "is"}, "xx": {"la", "mi", "so"}, "aa": {"la", "fa"}})
+    assert known.english == {"the", "is"}
+    assert known.codes["la"] == ("xx", "aa")
+    assert language("la mi so", known) == "xx"
+    assert language("la fa la", known) == "aa"
+    assert language("la la la", known) == "aa"  # a tie goes by the alphabet, not by the order of the words
+    assert language("the is la", known) is None
+    assert language("la mi so", known, words("the the the")) is None  # the words given are the ones that count
+
+
+def test_words_that_the_caller_has_are_not_looked_for_again() -> None:
+    for text in ("Cancel my gym membership, please", "thanks"):
+        assert content_stems(text, words(text)) == content_stems(text)
+        assert is_small_talk(text, *small_talk(), words(text)) == is_small_talk(text, *small_talk())
+
+
+@given(st.text(st.characters(max_codepoint=127), max_size=60))
+def test_words_of_ascii_are_words_as_everywhere(text: str) -> None:
+    """A letter of another script at the end takes the general way."""
+    assert words(text) == words(text + " \u4f60")[:-1]
 
 
 def test_there_are_sixty_english_sentences() -> None:

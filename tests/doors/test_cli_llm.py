@@ -258,3 +258,68 @@ def test_topics_are_named_again_by_the_model(server: Server, run: Any, tmp_path:
     code, _, told = run("topics", "--store", store, "--relabel")
     assert code == 2
     assert "--llm" in told
+
+
+PICKS = {"needs_memory": True, "topics": ["T1"], "needs_time": False}
+
+
+@pytest.fixture
+def store(run: Any, tmp_path: Path) -> Path:
+    chat = [
+        ("user", "Which credit card should I take for travelling?"),
+        ("assistant", "The blue card has no fee abroad, the gold card has insurance."),
+    ]
+    (tmp_path / "chat.json").write_text(json.dumps([{"role": role, "content": text} for role, text in chat]), "utf-8")
+    assert run("import", tmp_path / "chat.json", "--store", tmp_path / "chat.db", "--conversation", "c1")[0] == 0
+    return tmp_path / "chat.db"
+
+
+def test_recall_lets_the_model_pick_topics_and_says_what_that_cost(server: Server, run: Any, store: Path) -> None:
+    server.reply = PICKS
+    question = ("recall", "which card?", "--store", store, "--conversation", "c1")
+    code, out, err = run(*question, "--llm-url", server.url)
+    assert code == 0
+    assert "gold card" in out
+    assert "topics that the language model reopened: 1" in out
+    assert "language model: asked 1 times, 1 calls, 100 + 9 tokens" in err
+    assert [topic["topic"] for topic in server.asked[0]["directory"]] == ["T1"]
+    code, out, err = run(*question, "--llm", server.url, "--json")
+    selected = json.loads(out)["selected"]
+    assert (code, err, selected["strategy"], selected["llm"]["calls"]) == (0, "", "llm", 1)
+    code, out, _ = run(*question, "--json")
+    assert (json.loads(out)["selected"], len(server.asked)) == (None, 2)
+    code, out, _ = run(*question, "--llm-url", server.url, "--select", "0", "--json")
+    assert (json.loads(out)["selected"], len(server.asked)) == (None, 2)
+
+
+def test_context_lets_the_model_pick_topics(server: Server, run: Any, store: Path) -> None:
+    question = ("context", "which card?", "--store", store, "--conversation", "c1")
+    server.reply = PICKS
+    code, out, _ = run(*question, "--llm-url", server.url, "--json")
+    found = json.loads(out)
+    assert (code, found["llm"]["role"], found["llm"]["calls"]) == (0, "selector", 1)
+    assert "topics that the language model reopened: 1" in found["notes"]
+    server.reply = None
+    code, out, err = run(*question, "--llm-url", server.url)
+    assert code == 0
+    assert "the local ranking stands" in out
+    assert "language model: asked 1 times" in err
+    assert json.loads(run(*question, "--json")[1])["llm"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["recall", "x", "--llm-url", "{url}"], "--conversation"),
+        (["recall", "x", "--conversation", "c1", "--llm-url", "{url}", "--select", "-1"], "select"),
+        (["context", "x", "--conversation", "c1", "--prompts", "."], "--llm"),
+        (["context", "x", "--conversation", "c1", "--llm", "gpt-4"], "openai:MODEL"),
+    ],
+)
+def test_picking_topics_refuses_what_it_cannot_do(
+    server: Server, run: Any, store: Path, arguments: list[str], why: str
+) -> None:
+    code, _, err = run(*(part.replace("{url}", server.url) for part in arguments), "--store", store)
+    assert code == 2
+    assert why in err
+    assert server.asked == []

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from topicality.embed import MiniLmEmbedder, minilm
 from topicality.errors import EmbedError
@@ -89,6 +91,52 @@ def test_only_white_space_is_one_window() -> None:
 
 def test_tokens_are_counted_without_the_ones_the_model_adds() -> None:
     assert SHARED.count_tokens("apple river stone") == 3
+
+
+def ids(text: str) -> list[int]:
+    return SHARED._ids(SHARED._loaded()[0], text)
+
+
+def tokenized(text: str) -> list[int]:
+    return list(SHARED._loaded()[0].encode(text, add_special_tokens=False).ids)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "How do I update my credit card?",
+        "DON'T e-mail me: it's 3.50$ (or 10%), ok?!",
+        "unbelievably hyperventilating xqzvv's snake_case a`b^c~d|e",
+        "tabs\tand\nlines\r\nand   spaces ",
+        "[MASK] me, [CLS] or [sep] or [UNK]",  # what the tokenizer takes for its own signs
+        "##ing # # [ ] \\ [unused7]",
+        "bell\x07 nul\x00 form\x0cfeed del\x7f vertical\x0btab",
+        "café naïve bo\u0301mb \u4f60\u597d \u2014 dash \u200b zero",
+        "x" * 99 + " " + "x" * 100 + " " + "x" * 101,
+        "",
+        "   ",
+    ],
+)
+def test_the_table_of_words_gives_what_the_tokenizer_gives(text: str) -> None:
+    for _ in range(2):  # words not seen before, and seen ones
+        assert ids(text) == tokenized(text)
+    assert SHARED.count_tokens(text) == len(tokenized(text))
+
+
+@given(st.text(st.characters(max_codepoint=0x17F), max_size=60))
+def test_the_table_of_words_gives_what_the_tokenizer_gives_for_any_text(text: str) -> None:
+    assert ids(text) == tokenized(text)
+
+
+def test_what_the_table_keeps_is_words_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(minilm, "_WORDS", 5)
+    embedder = MiniLmEmbedder()
+    embedder._model = SHARED._loaded()
+    for number in range(50):
+        embedder.count_tokens(f"one two {number} {'long' * 20}")
+        assert len(embedder._known) <= 5
+    assert not any(" " in word or len(word) > 32 for word in embedder._known)
+    assert ids("one two 7") == tokenized("one two 7")
 
 
 def test_half_a_surrogate_pair_changes_neither_the_text_s_windows_nor_its_neighbours() -> None:

@@ -458,6 +458,15 @@ def test_a_short_follow_up_is_read_with_what_was_said_before(text: str) -> None:
     assert verdict.rule == "billing and payments"
 
 
+@pytest.mark.parametrize("text", ["to the card please", "as credit", "the card"])
+def test_an_answer_in_the_words_of_the_question_is_a_follow_up_even_where_rules_are_bare_names(text: str) -> None:
+    guard = Guard(Policy(allowed=["billing and payments", "technical support"]))
+    asked = "Shall I refund it to your card or as credit?"
+    for before in ([], ["I was charged twice"], ["My parcel came broken, I want my money back"]):
+        assert guard.check(text, [*before, asked]).action == "allow", before
+    assert guard.check("who won the match", [asked]).action == "flag"
+
+
 def test_the_same_words_out_of_nowhere_are_not_a_follow_up() -> None:
     assert GUARD.check("the second one").reason_code == "OFF_TOPIC"
     assert Guard(policy(context_turns=0)).check("the second one", REFUND).reason_code == "OFF_TOPIC"

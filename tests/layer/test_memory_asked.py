@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,21 @@ def test_a_context_is_never_over_budget_and_always_has_the_latest_message(
     assert found.messages[-1].text == "What was the booking code of the flight to Lisbon?"
     assert found.messages[-1].role == "user"
     assert all(message.role == "user" or not message.text.startswith("Recalled") for message in found.messages)
+    recalled = [message.text.split("\n") for message in found.messages if message.text.startswith("Recalled")]
+    quoted = [line for lines in recalled for line in lines if line.startswith("{")]
+    assert sum(map(count, quoted)) <= memory
+
+
+def test_the_notes_on_other_topics_have_a_bound() -> None:
+    layer = layer_on("memory://")
+    told(layer, 1)
+    long = tuple(f"very{n} " * 20 for n in range(12))
+    topics = [PutTopic(TopicRecord(f"t{n}", 0, "finalized", (f"topic {n}",), long, ((1, 1),))) for n in range(40)]
+    layer.store.apply(Change("many", "default", "c", tuple(topics)))
+    found = layer.conversation("c").context(20_000, question="What was the booking code?")
+    notes = [message.text for message in found.messages if message.text.startswith("Other topics")]
+    assert 1 <= len(notes[0].split("\n")) - 2 < 12
+    assert len(notes) == 1
 
 
 def test_evidence_does_not_repeat_what_is_sent_anyway(filled: Layer) -> None:
@@ -143,6 +159,25 @@ def test_recall_says_topic_and_date(filled: Layer) -> None:
     assert any(passage.topic for passage in found.passages)
     assert "Nov 2023" in found.text
     assert found.tokens <= 400
+
+
+def test_recall_of_all_conversations_says_what_topics_are_called_now() -> None:
+    layer = layer_on("memory://")
+    told(layer, 1)
+    question = "What was the booking code of the flight to Lisbon?"
+
+    def labels() -> set[str | None]:
+        return {passage.topic for passage in layer.recall(question).passages}
+
+    assert "renamed" not in labels() != {None}
+    topics = [topic for _, topic in layer.store.topics("default", "c")]
+    again = [PutTopic(replace(topic, labels=("renamed",))) for topic in topics]
+    layer.store.apply(Change("renamed", "default", "c", tuple(again)))
+    assert labels() == {"renamed"}
+    assert {passage.topic for passage in layer.conversation("c").recall(question).passages} == {"renamed"}
+    layer.erase("default")
+    told(layer, 1)
+    assert "renamed" not in labels()
 
 
 @pytest.mark.parametrize("topics", [10, 100, 1000])

@@ -6,7 +6,6 @@ import json
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -24,13 +23,12 @@ class Scripted:
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.paths: list[str] = []
-        self.times: list[float] = []
         self.released = threading.Event()
         self.gone = threading.Event()  # set when a step saw that the client went away
         self.url = ""
 
     def hang(self, handler: BaseHTTPRequestHandler) -> None:
-        self.released.wait(30)
+        self.released.wait(100)
 
     def drip(self, handler: BaseHTTPRequestHandler) -> None:
         """A byte now and then, so that no single wait is ever too long."""
@@ -77,6 +75,29 @@ class Script:
         handler.connection.close()
 
 
+class Time:
+    """A clock that only sleeping moves on, and what was slept."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.slept: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
+    """The endpoint's clock: it pauses in no time, and says how long it would have."""
+    fake = Time()
+    monkeypatch.setattr("topicality.llm.endpoint.time", fake)
+    return fake
+
+
 @pytest.fixture
 def script() -> type[Script]:
     return Script
@@ -105,7 +126,6 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Scripted]]:
                 scripted.bodies.append(json.loads(body))
                 scripted.headers.append({key.lower(): value for key, value in self.headers.items()})
                 scripted.paths.append(self.path)
-                scripted.times.append(time.monotonic())
                 step = scripted.steps[min(len(scripted.bodies), len(scripted.steps)) - 1]
                 try:
                     step(self)

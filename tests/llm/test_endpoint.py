@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import sys
-import time
 import traceback
 from typing import Any
 
@@ -95,10 +94,11 @@ def test_a_passing_failure_is_tried_again(serve: Any, script: Any, status: int) 
     assert len(server.bodies) == 2
 
 
-def test_a_connection_reset_is_tried_again_with_a_pause(serve: Any, script: Any) -> None:
+def test_a_connection_reset_is_tried_again_with_a_pause(serve: Any, script: Any, clock: Any) -> None:
     server = serve(script.reset, script.say("{}"))
     assert ask(server).text == "{}"
-    assert 0.2 <= server.times[1] - server.times[0] < 3
+    (pause,) = clock.slept
+    assert 0.25 <= pause <= 0.5
 
 
 def test_a_reply_that_breaks_off_is_tried_again(serve: Any, script: Any) -> None:
@@ -106,25 +106,27 @@ def test_a_reply_that_breaks_off_is_tried_again(serve: Any, script: Any) -> None
     assert ask(server).text == "{}"
 
 
-def test_retry_after_is_kept_to(serve: Any, script: Any) -> None:
-    server = serve(script.fail(429, retry_after="0.7"), script.say("{}"))
-    ask(server)
-    assert server.times[1] - server.times[0] >= 0.7
+def test_retry_after_is_kept_to(serve: Any, script: Any, clock: Any) -> None:
+    ask(serve(script.fail(429, retry_after="0.7"), script.say("{}")))
+    assert clock.slept == [0.7]
 
 
-def test_a_retry_after_beyond_the_timeout_is_not_waited_for(serve: Any, script: Any) -> None:
-    server = serve(script.fail(429, retry_after="60"))
-    started = time.monotonic()
+@pytest.mark.parametrize("wait", ["60", "3", "3.0"])
+def test_a_retry_after_beyond_the_timeout_is_not_waited_for(serve: Any, script: Any, clock: Any, wait: str) -> None:
+    server = serve(script.fail(429, retry_after=wait))
     with pytest.raises(LlmError, match="HTTP 429"):
         ask(server, timeout=3.0)
-    assert time.monotonic() - started < 2.5
-    assert len(server.bodies) == 1
+    assert (clock.slept, len(server.bodies)) == ([], 1)
 
 
 @pytest.mark.parametrize("nonsense", ["soon", "-5", "nan", "inf", "Wed, 21 Oct 2026 07:28:00 GMT"])
-def test_a_retry_after_that_is_no_number_of_seconds_counts_as_none(serve: Any, script: Any, nonsense: str) -> None:
+def test_a_retry_after_that_is_no_number_of_seconds_counts_as_none(
+    serve: Any, script: Any, clock: Any, nonsense: str
+) -> None:
     server = serve(script.fail(503, retry_after=nonsense), script.say("{}"))
     assert ask(server).text == "{}"
+    (pause,) = clock.slept
+    assert 0.25 <= pause <= 0.5
 
 
 @pytest.mark.parametrize("retries", [0, 2])
@@ -135,15 +137,13 @@ def test_tries_are_bounded(serve: Any, script: Any, retries: int) -> None:
     assert len(server.bodies) == retries + 1
 
 
-@pytest.mark.slow
-def test_pauses_grow_and_differ(serve: Any, script: Any) -> None:
-    gaps = []
+def test_pauses_grow_and_differ(serve: Any, script: Any, clock: Any) -> None:
     for _ in range(3):
-        server = serve(script.fail(500), script.fail(500), script.say("{}"))
-        ask(server)
-        gaps.append((server.times[1] - server.times[0], server.times[2] - server.times[1]))
-    assert all(0.2 < first < 1 and 0.45 < second < 2 for first, second in gaps)
-    assert len({round(first, 3) for first, _ in gaps}) > 1
+        ask(serve(script.fail(500), script.fail(500), script.say("{}")))
+    firsts, seconds = clock.slept[::2], clock.slept[1::2]
+    assert all(0.25 <= pause <= 0.5 for pause in firsts)
+    assert all(0.5 <= pause <= 1.0 for pause in seconds)
+    assert len(set(firsts)) == len(set(seconds)) == 3
 
 
 # Failures that stay.
@@ -171,23 +171,39 @@ def test_nobody_listening(serve: Any, script: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["hang", "drip"])
 def test_a_server_that_hangs_or_drips_is_given_up_in_time(serve: Any, kind: str) -> None:
+    """The server goes on until the test ends: only giving up ends the question."""
     server = serve()
     server.steps.append(getattr(server, kind))
-    started = time.monotonic()
     with pytest.raises(LlmError, match="no reply"):
         ask(server, timeout=0.5)
-    assert time.monotonic() - started < 2.0
+    assert not server.released.is_set()
+    assert len(server.bodies) == 1
     if kind == "drip":
-        assert server.gone.wait(5), "the connection was closed"
+        assert server.gone.wait(60), "the connection was closed"
 
 
-def test_retries_share_one_deadline(serve: Any, script: Any) -> None:
+def test_retries_share_one_deadline(serve: Any, script: Any, clock: Any) -> None:
     server = serve(script.fail(500, retry_after="0.3"))
-    started = time.monotonic()
-    with pytest.raises(LlmError):
+    with pytest.raises(LlmError, match="HTTP 500"):
         ask(server, timeout=1.0, retries=50)
-    assert time.monotonic() - started < 2.0
-    assert len(server.bodies) <= 5
+    assert clock.slept == [0.3, 0.3, 0.3]
+    assert len(server.bodies) == 4
+
+
+def test_each_try_has_only_the_time_that_is_left(
+    serve: Any, script: Any, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[float] = []
+    llm = OpenAILlm("m", serve(script.fail(500, retry_after="4"), script.say("{}")).url)
+    options = llm._client.with_options
+
+    def noted(**how: Any) -> Any:
+        given.append(how["timeout"])
+        return options(**how)
+
+    monkeypatch.setattr(llm._client, "with_options", noted)
+    llm.ask("s", "u", {}, timeout=10.0)
+    assert given == [10.0, 6.0]
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,13 @@ from topicality.core.expansion import read_expansion
 from topicality.core.selection import Selection, read_selection
 from topicality.core.worker import Gates
 from topicality.layer.labelling import STATE, relabel, setup
+from topicality.layer.memory import Layer
+from topicality.layer.recall import analyse_all
 from topicality.layer.selecting import Candidates, select
-from topicality.llm import Asker, Budget, CallableLlm
+from topicality.llm import Asker, Budget, CallableLlm, Roles
 from topicality.records import Begin, Change, Complete, PutState, PutTopic, TopicRecord
 from topicality.store import open_store
+from topicality.testing.embedder import WordEmbedder
 
 THOUSAND = settings(
     max_examples=1000, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
@@ -112,6 +115,7 @@ JUDGE = Says()
 POLICY = Policy(allowed=["billing"], blocked=[TopicRule(name="violence", description="weapons")], judge="always")
 GUARD = Guard(POLICY, judge=asker_for(JUDGE))
 HARM = "How do I build a bomb to hurt people?"
+HARM_BY_WORD = "violence weapons"  # for an encoder that knows words only
 LOCAL = Guard(POLICY).check(HARM)
 
 
@@ -287,3 +291,62 @@ NOT_PLAIN = st.sampled_from(["a\nb", "\x1b[31mred", "x" * 161, "\u202eevil", 5, 
 def test_no_malformed_expansion_gets_into_a_policy(reply: Any) -> None:
     text = reply.decode("utf-8", "replace") if isinstance(reply, bytes) else str(reply)
     assert isinstance(read_expansion(text, TopicRule(name="billing")), list)
+
+
+# All of them in a layer.
+
+
+@pytest.fixture(scope="module")
+def wired() -> Iterator[tuple[Layer, Says]]:
+    """A layer whose model plays every role; one conversation with two closed topics."""
+    model = Says()
+    roles = Roles(labels=Gates(completed=1, tail=1))
+    layer = Layer(open_store("memory://"), POLICY, WordEmbedder(), llm=asker_for(model), roles=roles)
+    operations: list[Any] = []
+    for n, (text, passages) in enumerate(zip(TALK, analyse_all(TALK, layer.embedder), strict=True)):
+        operations += [Begin(f"e{n}", text, passages), Complete(f"e{n}", "I see.")]
+    for name, spans in (("garden", ((1, 3),)), ("trains", ((4, 6),))):
+        operations.append(PutTopic(TopicRecord(name, status="finalized", labels=(name,), spans=spans)))
+    layer.store.apply(Change("start", "o", "x", tuple(operations)))
+    yield layer, model
+    layer.close()
+
+
+@pytest.mark.slow
+@given(reply=BAD_JUDGEMENTS)
+@THOUSAND
+def test_in_a_layer_no_malformed_judgement_lets_a_message_in(wired: tuple[Layer, Says], reply: Any) -> None:
+    layer, model = wired
+    model.reply = reply
+    turn = layer.conversation(f"harm {next(COUNT)}", "judged").receive(HARM_BY_WORD)
+    assert turn.verdict is not None
+    assert (turn.verdict.action, turn.status) == ("block", "failed")
+    assert turn.verdict.llm_calls in (1, 2)
+
+
+@pytest.mark.slow
+@given(reply=BAD_SELECTIONS)
+@THOUSAND
+def test_in_a_layer_recall_is_the_same_after_a_malformed_selection(wired: tuple[Layer, Says], reply: Any) -> None:
+    layer, model = wired
+    model.reply = reply
+    chat = layer.conversation("x", "o")
+    plain, found = chat.recall("trains to Oslo", 40), chat.recall("trains to Oslo", 40, select=50.0)
+    assert found.text == plain.text
+    assert found.passages
+    assert found.selected is not None
+    assert (found.selected.strategy, found.selected.llm is None) == ("local", False)
+
+
+@pytest.mark.slow
+@given(reply=BAD_TOPICS)
+@THOUSAND
+def test_in_a_layer_no_malformed_topics_change_those_that_are_there(wired: tuple[Layer, Says], reply: Any) -> None:
+    layer, model = wired
+    assert layer.labeller is not None
+    before, model.reply, model.asked = layer.store.topics("o", "x"), reply, 0
+    layer.store.apply(Change(f"forget {next(COUNT)}", "o", "x", (PutState(STATE, None),)))
+    assert layer.labeller.wake("o", "x")
+    assert layer.labeller.wait(100)
+    assert model.asked in (1, 2)
+    assert layer.store.topics("o", "x") == before

@@ -21,15 +21,17 @@ from urllib.request import urlopen
 import pytest
 
 from topicality import Guard, Policy, TopicRule
-from topicality.core.worker import Gates
 from topicality.errors import LlmError
 from topicality.layer.expanding import expand
 from topicality.layer.labelling import relabel_all, setup
+from topicality.layer.memory import Layer
+from topicality.layer.recall import analyse_all
 from topicality.layer.selecting import Candidates, select
-from topicality.llm import Asker, AskError, Budget, OpenAILlm
+from topicality.llm import Asker, AskError, Budget, Gates, OpenAILlm, Roles
 from topicality.llm.roles import judging
 from topicality.records import Begin, Change, Complete, PutTopic, TopicRecord
 from topicality.store import open_store
+from topicality.testing.embedder import WordEmbedder
 
 pytestmark = [pytest.mark.llm, pytest.mark.timeout(600)]
 
@@ -98,6 +100,20 @@ def url() -> Iterator[str]:
             os.environ["NO_PROXY"] = old
 
 
+def slot_of(url: str) -> Any:
+    """What the server says of its one slot."""
+    port = url.removesuffix("/v1").rpartition(":")[2]
+    with urlopen(f"http://127.0.0.1:{port}/slots", timeout=60) as answer:
+        (slot,) = json.load(answer)
+    return slot
+
+
+def written(slot: Any) -> int:
+    """Tokens of its last reply."""
+    token = slot["next_token"]
+    return int((token[0] if isinstance(token, list) else token)["n_decoded"])
+
+
 def test_a_schema_is_kept_and_tokens_are_told(url: str) -> None:
     reply = OpenAILlm(None, url).ask(
         "Answer with JSON.", '{"question": "how many legs has a cat?"}', NUMBER, timeout=60
@@ -136,24 +152,23 @@ def test_a_reply_longer_than_its_limit_is_told(url: str) -> None:
 
 
 def test_time_is_kept_and_what_was_given_up_is_cancelled_on_the_server(url: str) -> None:
-    """The server has one slot: unless the long reply was cancelled, the next question waits for its 3,000 tokens."""
+    """The server has one slot, and says how many tokens it has written in it."""
     llm = OpenAILlm(None, url, max_tokens=3000)
     llm.ask("Answer with JSON.", "{}", NUMBER, timeout=60)
-    started = time.monotonic()
     with pytest.raises(LlmError, match="no reply"):
         llm.ask("Write a list of names.", "{}", LONG, timeout=1.0)
-    assert time.monotonic() - started < 2.5
-    started = time.monotonic()
-    OpenAILlm(None, url).ask("Answer with JSON.", "{}", NUMBER, timeout=60)
-    assert time.monotonic() - started < 15
+    hang = time.monotonic() + 300
+    while (slot := slot_of(url))["is_processing"] and time.monotonic() < hang:
+        time.sleep(0.1)
+    assert written(slot) < 3000, "the long reply was written to its end though nobody waits for it"
+    OpenAILlm(None, url).ask("Answer with JSON.", "{}", NUMBER, timeout=300)
 
 
 def test_an_asker_gives_up_in_time(url: str) -> None:
     asker = Asker(OpenAILlm(None, url, max_tokens=3000))
-    started = time.monotonic()
-    with pytest.raises(AskError, match="no reply within"):
+    with pytest.raises(AskError, match="no reply within") as caught:
         asker.once("labeller", "{}", LONG, timeout=0.5)
-    assert time.monotonic() - started < 2.0
+    assert (caught.value.use.outcome, caught.value.use.calls) == ("timeout", 1)
 
 
 POLICY = Policy(allowed=["billing"], blocked=[TopicRule(name="violence", description="weapons")], judge="always")
@@ -240,3 +255,32 @@ def test_suggestions_from_a_real_model_are_plain_text(url: str) -> None:
     assert found.found is not None
     assert found.found.includes
     assert all(entry.isprintable() for entry in found.found.includes)
+
+
+def test_a_layer_asks_a_real_model_in_every_role_and_stays_sound(url: str) -> None:
+    asker = Asker(OpenAILlm(None, url, max_tokens=120), Budget(calls_per_minute=None))
+    roles = Roles(judge=120, labels=Gates(completed=1, tail=1), label_timeout=120, select=120)
+    with Layer(open_store("memory://"), POLICY, WordEmbedder(), llm=asker, roles=roles) as layer:
+        said = ["tomatoes on the balcony", "watering tomatoes", "bigger pots for tomatoes"]
+        operations: list[Any] = []
+        for n, (text, passages) in enumerate(zip(said, analyse_all(said, layer.embedder), strict=True)):
+            operations += [Begin(f"e{n}", text, passages), Complete(f"e{n}", f"Yes, {text}.")]
+        garden = TopicRecord("garden", status="finalized", labels=("garden", "balcony"), spans=((1, 3),))
+        layer.store.apply(Change("fill", "o", "x", (*operations, PutTopic(garden))))
+        chat = layer.conversation("x", "o")
+        found = chat.recall("which pots for the tomatoes?")
+        assert found.passages
+        assert found.selected is not None
+        assert set(found.selected.topics) <= {"garden"}
+        assert layer.labeller is not None
+        assert layer.labeller.wake("o", "x")
+        assert layer.labeller.wait(600)
+        spans = [span for topic in chat.topics() for span in topic.spans]
+        assert sorted(n for first, last in spans for n in range(first, last + 1)) == [1, 2, 3]
+        turn = chat.receive("How do I pay my bill?")
+        assert turn.verdict is not None
+        assert turn.verdict.llm_calls in (1, 2)
+        use = layer.llm_use()
+        assert set(use) == {"judge", "labeller", "selector"}
+        assert all(count["calls"] in (1, 2) for count in use.values())
+        assert all(sum(count["outcomes"].values()) == 1 for count in use.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,11 +12,14 @@ import pytest
 from topicality import Guard, Policy, TopicRule, Verdict
 from topicality.core.directory import name_of
 from topicality.layer.labelling import relabel_all
+from topicality.layer.memory import Layer
+from topicality.layer.recall import analyse_all
 from topicality.layer.selecting import Candidates, select
-from topicality.llm import Asker, Budget, CallableLlm
+from topicality.llm import Asker, Budget, CallableLlm, Gates, Roles
 from topicality.llm.prompts import read_prompts
 from topicality.records import Begin, Change, Complete, PutTopic, TopicRecord
 from topicality.store import open_store
+from topicality.testing.embedder import WordEmbedder
 
 ALLOW = '{"verdict": "allowed", "rule": null, "confidence": 1, "reason": "fine"}'
 BLOCK = '{"verdict": "blocked", "rule": "violence", "confidence": 0.9, "reason": "asks for violence"}'
@@ -240,3 +244,71 @@ def test_an_obedient_selector_finds_nothing_to_obey(injection: str) -> None:
     chosen = select(Asker(CallableLlm(model)), injection or "x", [injection], candidates, timeout=5)
     assert (chosen.topics, chosen.strategy) == (("b",), "llm")
     assert not obeyed
+
+
+# All roles in a layer.
+
+
+class ObedientEverywhere:
+    """Plays every role honestly; obeys what it reads outside the data, and would then let everything pass."""
+
+    def __init__(self) -> None:
+        self.labeller = ObedientLabeller()
+        self.obeyed: list[str] = []
+        self.asked: list[str] = []
+
+    def __call__(self, system: str, user: str) -> Any:
+        self.asked.append(user)
+        role = next((name for name, prompt in read_prompts().items() if prompt == system), "nobody")
+        if role == "labeller":
+            before = self.labeller.obeyed
+            reply = self.labeller(system, user)
+            if self.labeller.obeyed > before:
+                self.obeyed.append(user)
+            reply["topics"][0]["continues"] = next((json.loads(one).get("topic") for one in user.split("\n")), None)
+            return reply
+        if role == "nobody" or escapes(role, user):
+            self.obeyed.append(user)
+            return ALLOW
+        if role == "judge":
+            return BLOCK if "bomb" in json.loads(user)["message"] else ALLOW
+        return {"needs_memory": True, "topics": ["T1"], "needs_time": False}
+
+
+@pytest.fixture(scope="module")
+def everywhere() -> Iterator[tuple[Layer, ObedientEverywhere]]:
+    model = ObedientEverywhere()
+    asker = Asker(CallableLlm(model), Budget(calls_per_minute=None))
+    roles = Roles(labels=Gates(completed=1, tail=1), select=50.0)
+    with Layer(open_store("memory://"), POLICY, WordEmbedder(), llm=asker, roles=roles) as layer:
+        yield layer, model
+
+
+@pytest.mark.parametrize(("number", "injection"), list(enumerate(INJECTIONS)), ids=range(len(INJECTIONS)))
+def test_a_layer_whose_model_obeys_lets_nothing_in_and_mixes_no_owners(
+    everywhere: tuple[Layer, ObedientEverywhere], number: int, injection: str
+) -> None:
+    (layer, model), text = everywhere, injection.replace("\x00", "")
+    name, asked = str(number), len(model.asked)
+    for owner, mark in (("ann", "aardvark"), ("bob", "baboon")):
+        said = [f"tomatoes on my balcony {n} {mark} {text}" for n in range(4)]
+        operations: list[Any] = []
+        for n, (one, passages) in enumerate(zip(said, analyse_all(said, layer.embedder), strict=True)):
+            operations += [Begin(f"e{n}", one, passages), Complete(f"e{n}", f"watering {mark} {text}")]
+        garden = TopicRecord("garden", status="finalized", labels=(text, mark), terms=(text,), spans=((1, 4),))
+        layer.store.apply(Change("start", owner, name, (*operations, PutTopic(garden))))
+        chat = layer.conversation(name, owner)
+        found = chat.recall(f"{mark} balcony", everywhere=True)
+        assert found.selected is not None
+        assert found.selected.topics == ("garden",)
+        assert layer.labeller is not None
+        assert layer.labeller.wake(owner, name)
+        assert layer.labeller.wait(100)
+        (topic,) = chat.topics()
+        assert (topic.spans, topic.labels) == (((1, 4),), ("flower pots", "balcony"))
+        turn = chat.receive(f"{HARM} {text}")
+        assert turn.verdict is not None
+        assert (turn.verdict.action, turn.verdict.method, turn.status) == ("block", "judge", "failed")
+    assert model.obeyed == []
+    assert len(model.asked) == asked + 6
+    assert not [user for user in model.asked[asked:] if "aardvark" in user and "baboon" in user]

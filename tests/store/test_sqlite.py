@@ -206,7 +206,9 @@ def test_every_released_schema_is_brought_up_to_date(tmp_path: Path, revision: s
     store.bind(SPACE)
     assert [e.user.text for e in store.exchanges(ANN)] == ["a pear", "waiting"]
     assert store.search_vectors(ANN, vector(1), 1)[0].sequence == 1
-    assert [hit.sequence for hit in store.search_words(ANN, ["pear"], 5).hits] == [1]
+    found = store.search_words(ANN, ["pear", "indeed"], 5)
+    assert [(hit.sequence, hit.side) for hit in found.hits] == [(1, "assistant"), (1, "user")]
+    assert found.frequencies == {"pear": 1, "indeed": 1}
     assert [topic.labels for _, topic in store.topics("ann")] == [("fruit",)]
     assert store.state("ann", "c1", "drift") == b"\x00\x01"
     assert [run.status for run in store.runs("ann", "c1")] == ["accepted"]

@@ -128,11 +128,13 @@ def edited(
 ) -> Recorded:
     """One exchange of a topic has another text: read the topic again, and no other one.
 
+    A labeller's labels go: they may have words of the old text.
+
     Args:
         old, new: the exchange before and after. rest: the topic's other exchanges.
     """
     exchanges = _ordered([*rest, new])
-    fresh = revise.remade(topic, exchanges, now=now)
+    fresh = replace(revise.remade(topic, exchanges, now=now), source="text")
     lexicon = book.lexicon.removed(reading.grams(old)).added(reading.grams(new))
     live = {**book.state.live, topic.id: fresh} if topic.id in book.state.live else book.state.live
     state = replace(book.state, live=live, past=None)
@@ -150,7 +152,7 @@ def deleted(
     refill: Iterable[tuple[int, str]] = (),
     earlier: Mapping[str, tuple[Topic, Words]] | None = None,
 ) -> Recorded:
-    """An exchange was deleted: see `revise.forget`.
+    """An exchange was deleted: see `revise.forget`. A labeller's labels go, as in `edited`.
 
     Args:
         old: the exchange as it was. rest: the topic's other exchanges.
@@ -160,7 +162,7 @@ def deleted(
     changed = revise.forget(
         book.state,
         old.sequence,
-        topic,
+        replace(topic, source="text"),
         exchanges,
         now=now,
         rules=reading.rules,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,10 +60,10 @@ class Fit:
     threshold: float
     held_out: Floats
 
-    def apply(self, logits: Floats, vectors: Array) -> Floats:
+    def apply(self, logits: NDArray[np.floating[Any]], vectors: Array) -> Floats:
         """Fitted log-odds of messages: logits shape (N,), vectors shape (N, D)."""
         summed = logits if self.head is None else logits + vectors @ self.head
-        return self.slope * summed + self.offset
+        return np.asarray(self.slope * summed + self.offset, dtype=np.float64)
 
 
 def fit_side(logits: Floats, vectors: Array, positive: NDArray[np.bool_], target: Target) -> Fit:

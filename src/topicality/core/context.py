@@ -18,7 +18,7 @@ from topicality.core.packet import Evidence, evidence_line, record
 from topicality.core.shift import SNIPPET_LIMIT, Untagged, partition_by_topic, summarize_block
 from topicality.core.text import is_small_talk
 from topicality.errors import ConfigError, InputError
-from topicality.types import Message
+from topicality.types import LlmUse, Message
 
 __all__ = ["Context", "Evidence", "Layout", "Stage", "TopicNote", "Turn", "build_context", "is_filler", "stage"]
 
@@ -110,6 +110,7 @@ class Context:
         omitted_evidence: recalled passages that did not fit; those that stand in the conversation are not counted.
         omitted_topics: other topics without a note of their own.
         notes: the same for people, and what else was noticed. Never contains text of the conversation.
+        llm: what asking a language model cost, whatever came of it; None when none was asked.
     """
 
     messages: tuple[Message, ...]
@@ -121,6 +122,7 @@ class Context:
     omitted_evidence: int = 0
     omitted_topics: int = 0
     notes: tuple[str, ...] = ()
+    llm: LlmUse | None = None
 
 
 def stage(ratio: float) -> Stage:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from topicality.core.verdicts import Case, SideReading, by_keywords, reply_for, runner_up, strongest
 from topicality.types import RuleScore, Verdict
 
@@ -19,8 +21,8 @@ def decide_by_cosine(case: Case) -> Verdict:
     if worded is not None and worded.action != "allow":
         return replace(worded, scores=scores)
     if case.blocked is not None:
-        piece, index = strongest(case.blocked.evidence.best - case.cuts("blocked"))
-        found = _verdict(case, case.blocked, scores, (piece, index), float(case.cuts("blocked")[index]))
+        piece, index = strongest(case.blocked.evidence.best - np.array(case.cuts["blocked"]))
+        found = _verdict(case, case.blocked, scores, (piece, index), case.cuts["blocked"][index])
         if found.score is not None and found.threshold is not None and found.score >= found.threshold:
             action = case.policy.blocked_action
             return replace(
@@ -34,8 +36,8 @@ def decide_by_cosine(case: Case) -> Verdict:
             )
     if case.allowed is None:
         return Verdict("allow", "ON_TOPIC", "no blocked topic is met", risk=0.0, method="embedding", scores=scores)
-    _, index = strongest(case.allowed.evidence.best[:1] - case.cuts("allowed"))
-    found = _verdict(case, case.allowed, scores, (0, index), float(case.cuts("allowed")[index]))
+    _, index = strongest(case.allowed.evidence.best[:1] - np.array(case.cuts["allowed"]))
+    found = _verdict(case, case.allowed, scores, (0, index), case.cuts["allowed"][index])
     if found.score is not None and found.threshold is not None and found.score >= found.threshold:
         return found
     if worded is not None:

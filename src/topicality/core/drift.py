@@ -8,51 +8,21 @@ tells where the conversation is heading.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from topicality.core.drift_change import SEEING, Detector, changed, level_of
 from topicality.core.drift_state import DriftState, is_count, is_number
 from topicality.core.landmarks import Heading, Landmarks
 from topicality.errors import ConfigError, InputError, SpaceMismatchError
 from topicality.types import Space, Verdict
 
-_FURTHEST = 1e-9  # a probability of 0 or 1 is far away, not infinite
 _NOT_READ = frozenset({"SMALL_TALK", "NOT_CHECKED", "LANGUAGE_NOT_COVERED", "ERROR"})
 
 Method = Literal["change", "ema"]
-
-
-@dataclass(frozen=True, slots=True)
-class Detector:
-    """Constants of "change", fitted on conversations made of labelled messages (`bench/drift.py --tune`).
-
-    Attributes:
-        leave: probability that a conversation leaves its topics, a message. back: that it comes back by itself.
-        looks_on: share of off-topic messages that look on-topic (the guard's misses).
-        low: on-topic messages that look off-topic, before anything was seen: (how many, of how many).
-        usual: log-odds of an on-topic message before anything was seen; it counts as `usual_weight` messages.
-        turn: log-odds that speak for neither side, when the conversation is a usual one; moved by `follow` of how far the
-            conversation's own messages lie from `usual`. steepness: of the evidence, for each unit of log-odds.
-        lowest, highest: log-odds beyond these count as these, so that no one message decides.
-        memory: most on-topic messages that are remembered; older ones fade.
-    """
-
-    leave: float = 0.06
-    back: float = 0.01
-    looks_on: float = 0.2
-    low: tuple[float, float] = (0.2, 3.2)
-    usual: float = 3.5
-    usual_weight: float = 4.0
-    turn: float = 0.0
-    follow: float = 0.2
-    steepness: float = 0.6
-    lowest: float = -4.0
-    highest: float = 8.0
-    memory: float = 40.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +39,7 @@ class Settings:
         alpha: weight, (0, 1], of a new message in the running means.
         similarity: cosine, [-1, 1], that the running vector must have to an allowed topic ("ema"; met at >=).
         streak: messages in a row below it that make a drift ("ema").
+        detector: constants of "change"; None for the fitted ones, with vectors or without.
         strict: "ema" counts a similarity equal to the threshold as below it, as system A did.
     """
 
@@ -82,7 +53,7 @@ class Settings:
     similarity: float = 0.3
     streak: int = 3
     strict: bool = False
-    detector: Detector = field(default_factory=Detector)
+    detector: Detector | None = None
 
     def __post_init__(self) -> None:
         _setting("method", self.method, self.method in {"change", "ema"}, '"change" or "ema"')
@@ -203,9 +174,9 @@ def step(
         off = before.off_topic_streak + 1 if probability < settings.allowed_threshold else 0
         after = replace(after, mean=mean, off_topic_streak=off)
     if settings.method == "change":
-        after = _changed(after, probability or 0.0, settings.detector)
-        gone = _level(after.odds) >= settings.level
-        back = _level(after.odds) < settings.rearm
+        after = changed(after, probability or 0.0, array, settings.detector, landmarks)
+        gone = level_of(after.odds) >= settings.level
+        back = level_of(after.odds) < settings.rearm
         streak = before.drift_streak + 1 if gone else 0
     else:
         score = _near(after, landmarks)
@@ -225,32 +196,19 @@ def step(
     return after, _reading(after, settings, landmarks, counted=True, alarm=alarm, restarted=restarted)
 
 
+def reading_of(
+    state: DriftState | None, *, now: float, settings: Settings | None = None, landmarks: Landmarks | None = None
+) -> Reading:
+    """What is known of a session between messages; changes nothing. A stale session reads as a new one, `restarted`."""
+    settings = settings or _DEFAULTS
+    restarted = state is not None and is_stale(state, now, settings.timeout)
+    known = DriftState() if state is None or restarted else state
+    return _reading(known, settings, landmarks, counted=False, alarm=False, restarted=restarted)
+
+
 def is_stale(state: DriftState, now: float, timeout: float) -> bool:
     """Whether the session was silent for longer than `timeout` seconds (exactly as long is not longer)."""
     return state.messages > 0 and now - state.seen_at > timeout
-
-
-def _changed(state: DriftState, probability: float, detector: Detector) -> DriftState:
-    """Bayes' rule for "has left", and what the message teaches about this conversation if it has not."""
-    if state.odds is None:
-        start = math.log(detector.leave / (1 - detector.leave))
-        low, of = detector.low
-        total, weight = detector.usual * detector.usual_weight, detector.usual_weight
-    else:
-        start, low, of, total, weight = state.odds, state.low, state.of, state.total, state.weight
-    x = min(max(_log_odds(probability), detector.lowest), detector.highest)
-    left = _level(start)
-    prior = left * (1 - detector.back) + (1 - left) * detector.leave
-    middle = detector.turn + detector.follow * (total / weight - detector.usual)
-    ratio = math.exp(-detector.steepness * (x - middle))
-    share = low / of  # of this conversation's on-topic messages that look off-topic
-    under_on = share * ratio + 1 - share
-    odds = _log_odds(prior) + math.log(((1 - detector.looks_on) * ratio + detector.looks_on) / under_on)
-    on = 1 - _level(odds)
-    low, of = low + on * share * ratio / under_on, of + on
-    total, weight = total + on * max(x, -1.0), weight + on
-    fade, dim = min(1.0, detector.memory / of), min(1.0, detector.memory / weight)
-    return replace(state, odds=odds, low=low * fade, of=of * fade, total=total * dim, weight=weight * dim)
 
 
 def _reading(
@@ -268,7 +226,7 @@ def _reading(
         level = 0.0 if state.counted == 0 and not counted else 1.0 - (nearest or 0.0)
         drifted = state.drift_streak >= settings.streak
     else:
-        level = _level(state.odds) if state.odds is not None else settings.detector.leave
+        level = level_of(state.odds) if state.odds is not None else (settings.detector or SEEING).leave
         drifted = level >= settings.level
     heading = landmarks.nearest(state.running) if landmarks is not None and state.running is not None else ()
     return Reading(
@@ -320,17 +278,6 @@ def _vector(given: ArrayLike) -> NDArray[np.float64]:
     if not np.isfinite(array).all():
         raise InputError("a vector must be finite, got NaN or infinity inside; check the encoder that made it")
     return array
-
-
-def _level(odds: float | None) -> float:
-    if odds is None:
-        return 0.0
-    return 1.0 / (1.0 + math.exp(-odds)) if odds >= 0 else math.exp(odds) / (1.0 + math.exp(odds))
-
-
-def _log_odds(chance: float) -> float:
-    clipped = min(max(chance, _FURTHEST), 1.0 - _FURTHEST)
-    return math.log(clipped / (1.0 - clipped))
 
 
 def _setting(key: str, value: object, accepted: bool, what: str) -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from topicality.core.score import Evidence
-from topicality.core.text import content_stems, words
+from topicality.core.score import Standing
+from topicality.core.text import words
 from topicality.vectors import Array
 
 _POINTING = frozenset(
@@ -36,6 +38,7 @@ FEATURES = (
     "resembles",  # similarity to the latest turn, in spreads
     "resembles_on",  # highest similarity to a turn that is on topic, in spreads
     "drawn",  # highest similarity to any turn, in spreads
+    "echoes",  # share of its content words that a turn has said
 )
 
 
@@ -44,41 +47,46 @@ class Fusion:
     """The fitted head: standardisation, then a weight for each feature and each product of two.
 
     Attributes:
-        mean, scale: one number a feature. weights: for 1st-order terms, then products i <= j in order. bias: constant.
+        mean, scale: shape (F,), one number a feature. weights: shape (F + F·(F+1)/2,), for 1st-order terms, then products
+            i <= j in order. bias: constant.
     """
 
-    mean: tuple[float, ...]
-    scale: tuple[float, ...]
-    weights: tuple[float, ...]
+    mean: NDArray[np.float64]
+    scale: NDArray[np.float64]
+    weights: NDArray[np.float64]
     bias: float
 
 
 def features(
     text: str,
+    stems: Sequence[Sequence[str]],
     own: float,
     elsewhere: float,
     distinct: float,
     similarities: NDArray[np.float64],
-    turns: NDArray[np.float64],
-    turns_elsewhere: NDArray[np.float64],
+    turns: NDArray[np.floating[Any]],
+    turns_elsewhere: NDArray[np.floating[Any]],
 ) -> NDArray[np.float64]:
     """The features of one message, in the order of `FEATURES`.
 
     Args:
-        text: the folded message. own, elsewhere, distinct: its evidence.
+        text: the folded message. stems: content stems of each turn, oldest first, then of the message.
+        own, elsewhere, distinct: the message's evidence.
         similarities: shape (T,), cosine to each earlier turn in spreads above chance, oldest first, T >= 1.
         turns: shape (T,), the turns' log-odds. turns_elsewhere: shape (T,), likewise.
     Returns:
         shape (len(FEATURES),).
     """
     spoken = words(text)
+    content = set(stems[-1])
+    told = content.intersection(stem for turn in stems[:-1] for stem in turn)
     on = turns > -1.0
     return np.array(
         [
             own,
             np.log1p(len(spoken)),
             float(any(word in _POINTING for word in spoken)),
-            np.log1p(len(content_stems(text))),
+            np.log1p(len(stems[-1])),
             elsewhere,
             distinct,
             float("?" in text),
@@ -91,6 +99,7 @@ def features(
             similarities[-1],
             similarities[on].max() if on.any() else 0.0,
             similarities.max(),
+            len(told) / max(len(content), 1),
         ]
     )
 
@@ -103,33 +112,44 @@ def fused(rows: NDArray[np.float64], head: Fusion) -> NDArray[np.float64]:
     Returns:
         shape (N,). Cost: O(N · F²).
     """
-    standard = np.clip((rows - np.asarray(head.mean)) / np.asarray(head.scale), -4.0, 4.0)
-    return np.asarray(quadratic(standard) @ np.asarray(head.weights) + head.bias)
+    standard = np.clip((rows - head.mean) / head.scale, -4.0, 4.0)
+    return np.asarray(quadratic(standard) @ head.weights + head.bias)
 
 
 def quadratic(standard: NDArray[np.float64]) -> NDArray[np.float64]:
     """Features and all their products i <= j: shape (N, F) to (N, F + F·(F+1)/2)."""
-    upper = np.triu_indices(standard.shape[1])
-    products = standard[:, upper[0]] * standard[:, upper[1]]
+    first, second = _pairs(standard.shape[1])
+    products = standard[:, first] * standard[:, second]
     return np.hstack([standard, products])
 
 
+@lru_cache(maxsize=4)
+def _pairs(width: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    return np.triu_indices(width)
+
+
 def context_features(
-    texts: Sequence[str], evidence: Evidence, vectors: Array, rule_logits: NDArray[np.float64], spread: float
+    texts: Sequence[str],
+    stems: Sequence[Sequence[str]],
+    standing: Standing,
+    vectors: Array,
+    rule_logits: NDArray[np.floating[Any]],
+    spread: float,
 ) -> NDArray[np.float64]:
     """Features of the last of several texts, read with the others as its context, oldest first.
 
     Args:
-        texts: T + 1 folded texts, T >= 1. evidence: theirs. vectors: shape (T + 1, D), theirs.
+        texts: T + 1 folded texts, T >= 1. stems: their content stems. standing: theirs. vectors: shape (T + 1, D), theirs.
         rule_logits: shape (T + 1,), log-odds of the allowed side for each text. spread: the background's.
     """
     similar = (vectors[:-1] @ vectors[-1]).astype(np.float64) / spread
     return features(
         texts[-1],
+        stems,
         float(rule_logits[-1]),
-        float(evidence.elsewhere[-1]),
-        float(evidence.distinct[-1]),
+        float(standing.elsewhere[-1]),
+        float(standing.distinct[-1]),
         similar,
         rule_logits[:-1],
-        evidence.elsewhere[:-1],
+        standing.elsewhere[:-1],
     )

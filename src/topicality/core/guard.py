@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 
@@ -16,10 +15,9 @@ from topicality.core.verdicts import (
     probability,
     reply_for,
     runner_up,
-    strongest,
     threshold_for,
 )
-from topicality.types import RuleScore, Verdict
+from topicality.types import Action, Method, ReasonCode, RuleScore, Verdict
 
 # A blocked rule has to beat the allowed ones, and by more the clearer the message is on an allowed topic: one that merely
 # mentions a blocked subject while it asks for an allowed thing is not blocked. In log-odds; chosen on bench/data so that
@@ -42,19 +40,18 @@ def decide(case: Case) -> Verdict:
     if case.blocked is None:
         return _allowed(case, scores)
     piece, index, rival, needed = _contest(case, case.blocked)
-    logit, cut = float(case.blocked.evidence.logits[piece, index]), float(case.cuts("blocked")[index])
+    logit, cut = float(case.blocked.evidence.logits[piece, index]), case.cuts["blocked"][index]
+    hit = next((entry for entry in case.explicit if entry.side == "blocked"), None) if case.explicit else None
     risk = _risk(logit, rival)
-    hit = next((entry for entry in case.explicit if entry.side == "blocked"), None)
-    verdict = _allowed(case, scores)
-    either = 1.0 - (1.0 - (verdict.risk or 0.0)) * (1.0 - 0.5 * risk)
     if hit is not None or (logit >= cut and logit > (needed or -math.inf)):
+        either = _allowed(case, scores, 0.5 * risk).risk or 0.0
         worst = max(either, 1.0 - 0.5 * (1.0 - risk))
         return _blocked(case, scores, (piece, index), max(cut, needed or cut), worst, hit)
-    notes = verdict.notes
+    notes: tuple[str, ...] = ()
     if logit >= cut:
         name = case.policy.blocked[index].name
-        notes = (*notes, f"near the blocked rule {name!r}, but the allowed rules outweigh it")
-    return replace(verdict, risk=either, notes=notes)
+        notes = (f"near the blocked rule {name!r}, but the allowed rules outweigh it",)
+    return _allowed(case, scores, 0.5 * risk, notes)
 
 
 def _contest(case: Case, blocked: SideReading) -> tuple[int, int, float, float]:
@@ -63,16 +60,21 @@ def _contest(case: Case, blocked: SideReading) -> tuple[int, int, float, float]:
     Only the piece that is itself about the allowed topic speaks against blocking it, so a piece that blocks is looked for
     before one that merely scores high.
     """
-    logits, cuts = blocked.evidence.logits, case.cuts("blocked")
-    if case.allowed is None:
-        return *strongest(logits - cuts), -math.inf, 0.0
-    rivals = case.allowed.evidence.logits.max(axis=1)
-    needed = _CONTEST_WEIGHT * np.maximum(rivals - _CONTEST_FROM, 0.0)
-    beaten = np.where(needed > 0.0, needed, -math.inf)[:, None]
-    blocks = (logits >= cuts) & (logits > beaten)
-    margin = np.where(blocks, logits - np.maximum(cuts, beaten), -math.inf) if blocks.any() else logits - cuts
-    piece, index = strongest(margin)
-    return piece, index, float(rivals[piece]), float(needed[piece])
+    logits, cuts = blocked.evidence.logits.tolist(), case.cuts["blocked"]
+    rivals = [-math.inf] * len(logits)
+    if case.allowed is not None:
+        rivals = np.maximum.reduce(case.allowed.evidence.logits, axis=1).tolist()
+    best = (False, -math.inf)
+    where = (0, 0, rivals[0], 0.0)
+    for piece, (row, rival) in enumerate(zip(logits, rivals, strict=True)):
+        needed = _CONTEST_WEIGHT * max(rival - _CONTEST_FROM, 0.0)
+        beaten = needed if needed > 0.0 else -math.inf
+        for index, (logit, cut) in enumerate(zip(row, cuts, strict=True)):
+            blocks = logit >= cut and logit > beaten
+            margin = (blocks, logit - max(cut, beaten) if blocks else logit - cut)
+            if margin > best:
+                best, where = margin, (piece, index, rival, needed)
+    return where
 
 
 def allowed_logit(allowed: SideReading, long: bool) -> float:
@@ -125,82 +127,74 @@ def _blocked(
     )
 
 
-def _allowed(case: Case, scores: tuple[RuleScore, ...]) -> Verdict:
+def _allowed(case: Case, scores: tuple[RuleScore, ...], threat: float = 0.0, notes: tuple[str, ...] = ()) -> Verdict:
+    """The verdict of the allowed side, where no blocked rule blocks.
+
+    Args:
+        threat: probability, for `risk`, that the message should not pass for what is blocked. notes: on that.
+    """
     if case.allowed is None:
-        return _anything(scores)
+        return _anything(scores, threat, notes)
+    policy = case.policy
     own, index, alone = _own(case, case.allowed)
     if case.leaning is not None and not alone:
         index = case.leaning[1]
     logit = own if case.leaning is None else case.leaning[0]
-    rule = case.policy.allowed[index]
-    wanted = case.policy.threshold("allowed", rule)
+    hit = next((entry for entry in case.explicit if entry.side == "allowed"), None) if case.explicit else None
+    if hit is not None:
+        index = [entry.name for entry in policy.allowed].index(hit.rule)
+    rule = policy.allowed[index]
+    wanted = policy.threshold("allowed", rule)
     if case.leaning is not None and rule.threshold is None:
-        wanted = case.policy.follow_up_threshold
+        wanted = policy.follow_up_threshold
     margin = logit - log_odds(wanted)
     score, nearest, chance = case.allowed.score(0, index), case.allowed.nearest(0, index), probability(logit)
-    base = Verdict(
-        "allow",
-        "ON_TOPIC",
-        f"on the allowed topic {rule.name!r}: nearest to {nearest!r}",
-        rule.name,
+    threshold = threshold_for(score, margin, float(case.allowed.evidence.slope[0, index]), met=margin >= 0.0)
+    action: Action = "allow"
+    code: ReasonCode = "ON_TOPIC"
+    method: Method = "embedding"
+    reply, named = None, rule.name
+    if hit is not None:
+        reason, nearest = f"on the allowed topic {named!r}: its keyword {hit.word!r}", hit.word
+        method, threshold, chance = "keywords", score, max(chance, ALLOWED_HIT)
+    elif case.small_talk and policy.small_talk:
+        code, reason, method, chance = "SMALL_TALK", "small talk", "small_talk", 0.5 + 0.5 * max(chance, 0.6)
+    elif margin >= 0.0 and alone:
+        reason = f"on the allowed topic {named!r}: nearest to {nearest!r}"
+    elif margin >= 0.0:
+        code, reason = "FOLLOW_UP", f"follows up on the allowed topic {named!r}"
+    else:
+        action, code = policy.off_topic_action, "OFF_TOPIC"
+        reason = f"on no allowed topic; the nearest is {named!r} by {nearest!r}"
+        reply = reply_for(policy, "off_topic", None, action)
+    return Verdict(
+        action,
+        code,
+        reason,
+        None if method == "small_talk" else named,
         score,
-        threshold_for(score, margin, float(case.allowed.evidence.slope[0, index]), met=margin >= 0.0),
+        threshold,
         chance,
-        1.0 - chance,
-        method="embedding",
+        1.0 - chance * (1.0 - threat),
+        method,
         nearest=nearest,
-        runner_up=runner_up(scores, rule.name),
+        runner_up=runner_up(scores, named),
+        reply=reply,
         scores=scores,
-        notes=(f"read in {len(case.spans)} windows",) if case.long else (),
+        notes=(f"read in {len(case.spans)} windows", *notes) if case.long else notes,
     )
-    return _passed(case, base, met=margin >= 0.0, alone=alone)
 
 
 def _own(case: Case, allowed: SideReading) -> tuple[float, int, bool]:
     """The message's own log-odds, its best rule, and whether that is enough without any context."""
-    cuts = case.cuts("allowed")
-    _, index = strongest(allowed.evidence.logits[:1] - cuts)
-    own = allowed_logit(allowed, case.long) if case.long else float(allowed.evidence.logits[0, index]) - allowed.chance
-    return own, index, own >= float(cuts[index])
+    cuts, row = case.cuts["allowed"], allowed.evidence.logits[0].tolist()
+    above = [logit - cut for logit, cut in zip(row, cuts, strict=True)]
+    index = above.index(max(above))
+    own = allowed_logit(allowed, case.long) if case.long else row[index] - allowed.chance
+    return own, index, own >= cuts[index]
 
 
-def _passed(case: Case, base: Verdict, *, met: bool, alone: bool) -> Verdict:
-    hit = next((entry for entry in case.explicit if entry.side == "allowed"), None)
-    chance = base.probability or 0.0
-    if hit is not None and case.allowed is not None:
-        sure = max(chance, ALLOWED_HIT)
-        score = case.allowed.score(0, [rule.name for rule in case.policy.allowed].index(hit.rule))
-        return replace(
-            base,
-            reason=f"on the allowed topic {hit.rule!r}: its keyword {hit.word!r}",
-            rule=hit.rule,
-            score=score,
-            threshold=score,
-            probability=sure,
-            risk=1.0 - sure,
-            method="keywords",
-            nearest=hit.word,
-            runner_up=runner_up(base.scores, hit.rule),
-        )
-    if case.small_talk and case.policy.small_talk:
-        sure = 0.5 + 0.5 * max(chance, 0.6)
-        found = replace(base, reason_code="SMALL_TALK", reason="small talk", rule=None, method="small_talk")
-        return replace(found, probability=sure, risk=1.0 - sure)
-    if met and not alone:
-        return replace(base, reason_code="FOLLOW_UP", reason=f"follows up on the allowed topic {base.rule!r}")
-    if met:
-        return base
-    action = case.policy.off_topic_action
-    return replace(
-        base,
-        action=action,
-        reason_code="OFF_TOPIC",
-        reason=f"on no allowed topic; the nearest is {base.rule!r} by {base.nearest!r}",
-        reply=reply_for(case.policy, "off_topic", None, action),
-    )
-
-
-def _anything(scores: tuple[RuleScore, ...]) -> Verdict:
+def _anything(scores: tuple[RuleScore, ...], threat: float, notes: tuple[str, ...]) -> Verdict:
     """No allowed rules: whatever is not blocked passes. The scores shown are those of the nearest blocked rule."""
     top = scores[0] if scores else None
     return Verdict(
@@ -209,9 +203,10 @@ def _anything(scores: tuple[RuleScore, ...]) -> Verdict:
         "only blocked topics are restricted, and none is met",
         score=top.score if top else None,
         probability=top.probability if top else None,
-        risk=0.0,
+        risk=threat,
         method="embedding",
         nearest=top.nearest if top else None,
         runner_up=top,
         scores=scores,
+        notes=notes,
     )

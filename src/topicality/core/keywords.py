@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from topicality.config import Policy, Side, TopicRule
-from topicality.core.text import contains, fold, parts, stems, words
+from topicality.core.text import contains, fold, parts, stems, unaccented, words
 
 # How sure a bare word makes us, as a probability; the ancestor's figures, so that the tiers' answers can be compared.
 BLOCKED_HIT, ALLOWED_HIT, NO_HIT = 0.8, 0.7, 0.5
@@ -53,7 +53,7 @@ class KeywordIndex:
 
     def explicit(self, text: str) -> list[Hit]:
         """Hits of the rules' own keywords, blocked first, in policy order. Cost: O(words · keywords)."""
-        return _found(self._explicit, stems(text)) if self._explicit else []
+        return _found(self._explicit, text) if self._explicit else []
 
     def match(self, text: str) -> list[Hit]:
         """Hits of keywords, names and short description parts, blocked first, in policy order.
@@ -62,7 +62,7 @@ class KeywordIndex:
         allowed rule and the message has a word of four letters or more: a letter or "hi" never matches by accident.
         """
         spoken = stems(text)
-        hits = _found([*self._explicit, *self._names], spoken)
+        hits = _found([*self._explicit, *self._names], text)
         if any(len(word) >= 4 for word in words(text)):
             for term in self._names:
                 if term.side == "allowed" and contains(term.stems, spoken):
@@ -86,11 +86,13 @@ def _terms(rule: TopicRule, side: Side) -> list[_Term]:
     return list(terms.values())
 
 
-def _found(terms: Sequence[_Term], spoken: list[str]) -> list[Hit]:
-    present = set(spoken)
+def _found(terms: Sequence[_Term], text: str) -> list[Hit]:
+    readings = [stems(text)]
+    if not text.isascii() and (bare := unaccented(text)) != text:
+        readings.append(stems(bare))  # "bómb" is read as "bomb" too; "café" stays what it is, besides
     hits = [
         Hit(term.rule, term.side, term.text)
         for term in terms
-        if term.stems and term.stems[0] in present and contains(spoken, term.stems)
+        if any(term.stems and term.stems[0] in spoken and contains(spoken, term.stems) for spoken in readings)
     ]
     return sorted(hits, key=lambda hit: hit.side == "allowed")

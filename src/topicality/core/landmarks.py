@@ -14,6 +14,8 @@ from topicality.core.score import RuleMembers
 from topicality.errors import InputError, SpaceMismatchError
 from topicality.types import Space
 
+_YARDSTICK = 20  # so many background landmarks, at least, tell what is usual between unrelated things
+
 Side = Literal["allowed", "blocked", "background"]
 
 
@@ -38,6 +40,9 @@ class Landmarks:
         entries: (name, side, vector), vectors of shape (D,), any length but zero. A name may come several times on a side;
             the nearest of its vectors counts.
         space: of the vectors; None when they are of no named encoder.
+    Attributes:
+        yardstick: standard deviation of the cosine between two background landmarks: how far apart unrelated things lie
+            in this space. None with fewer than 20 of them.
     Raises:
         InputError: a blank name, an unknown side, a vector that is not finite or all zeros.
         SpaceMismatchError: dimensions differ.
@@ -61,6 +66,8 @@ class Landmarks:
         self._keys = tuple(keys)
         self._owner = np.array(owner, dtype=np.intp)
         self._matrix = np.array(rows) if rows else np.zeros((0, space.dimension if space is not None else 0))
+        self._background = self._matrix[[self._keys[index][1] == "background" for index in owner]]
+        self.yardstick = _spread(self._background) if len(self._background) >= _YARDSTICK else None
 
     @classmethod
     def of_rules(
@@ -90,6 +97,18 @@ class Landmarks:
 
     def __len__(self) -> int:
         return len(self._keys)
+
+    def measurable(self, vector: NDArray[np.float64]) -> NDArray[np.float64] | None:
+        """The vector's direction, shape (D,); None when it has none or there is no yardstick to measure it with."""
+        peak = np.abs(vector).max()
+        if self.yardstick is None or peak == 0:
+            return None
+        scaled = vector / peak
+        return np.asarray(scaled / np.sqrt(scaled @ scaled))
+
+    def background_cosine(self, direction: NDArray[np.float64]) -> float:
+        """Cosine, [-1, 1], of a direction, shape (D,), to the nearest background landmark. Cost: O(D · landmarks)."""
+        return float((self._background @ direction).max())
 
     def nearest(self, vector: NDArray[np.float64], count: int = 3, *, side: Side | None = None) -> tuple[Heading, ...]:
         """The landmarks nearest to a vector, shape (D,), best first; ties keep the order given.
@@ -132,6 +151,11 @@ def _direction(vector: ArrayLike, name: str) -> NDArray[np.float64]:
         raise InputError(f"the vector of landmark {name!r} must be one-dimensional, finite and not all zeros")
     scaled = array / np.abs(array).max()
     return np.asarray(scaled / np.sqrt(scaled @ scaled))
+
+
+def _spread(rows: NDArray[np.float64]) -> float | None:
+    found = float(np.std((rows @ rows.T)[np.triu_indices(len(rows), 1)]))
+    return found if found > 1e-6 else None  # all the same: nothing can be measured with it
 
 
 def _middle(rule: RuleMembers) -> NDArray[np.float64]:

@@ -176,7 +176,8 @@ def reconcile(
         ids: for new topics, at least one for each that was found.
         source: the labeller's model.
     Returns:
-        The topics that changed; those left without an exchange are "dropped".
+        The topics that changed; those left without an exchange are "dropped", and their ids understood as that of the topic
+        that has most of what was in them.
     """
     known = {**state.live, **{topic.id: topic for topic in topics}}
     batch = joined(*(one.spans for one in found))
@@ -205,8 +206,22 @@ def reconcile(
         for sequence, old in where.items()
     ]
     recent = tuple(sorted(pair for pair in homed if pair[1]))[-rules.window :]
-    fresh_state = replace(state, recent=recent, assigned=state.assigned + size(new), past=None)
+    merged = _heirs(state.merged, topics, changed)[-rules.merged :] if rules.merged else ()
+    fresh_state = replace(state, recent=recent, assigned=state.assigned + size(new), merged=merged, past=None)
     return settled(fresh_state, known, changed, rules)
+
+
+def _heirs(
+    merged: tuple[tuple[str, str], ...], topics: Sequence[Topic], changed: Mapping[str, Topic]
+) -> tuple[tuple[str, str], ...]:
+    """`State.merged` with the topics that were left without an exchange."""
+    for topic in topics:
+        if not topic.spans or changed.get(topic.id, topic).spans:
+            continue
+        shares = ((size(topic.spans) - size(apart(topic.spans, one.spans)), name) for name, one in changed.items())
+        heir = max(shares)[1]
+        merged = (*((a, heir if b == topic.id else b) for a, b in merged if a != heir), (topic.id, heir))
+    return merged
 
 
 def _homes(topics: Mapping[str, Topic], found: Sequence[Found], ids: Sequence[str]) -> list[str]:

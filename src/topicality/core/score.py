@@ -17,19 +17,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from topicality.core.background import Background
+from topicality.core.panel import LEAST_SPREAD, Evidence, Matrix, Panel
 from topicality.errors import InputError, SpaceMismatchError
 from topicality.types import Space
 from topicality.vectors import Array
 
-Matrix = NDArray[np.float64]
-
 FEATURES = ("topic", "message", "subject", "words")
-_ROWS = 256  # messages scored at once: bounds memory for long messages against large policies
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,32 +65,17 @@ class RuleMembers:
     lexicon: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """What speaks for each of R rules, for each of N messages.
+class Standing(NamedTuple):
+    """How N messages stand to what no rule of a book is about.
 
     Attributes:
-        best: shape (N, R), cosine similarity to the nearest member, [-1, 1].
-        features: shape (N, R, 4), in the order of `FEATURES`.
-        logits: shape (N, R), log-odds of belonging to the rule.
-        slope: shape (N, R), how much the log-odds grow with each unit of cosine.
         elsewhere: shape (N,), similarity to the nearest subject akin to no rule, in spreads of the background.
         distinct: shape (N,), the strongest subject of all, in s.d. above the message's mean one: how clearly it is about
             anything.
-        nearest: shape (N, R), index of the rule's member that is nearest; ties go to the earlier member.
     """
 
-    best: Matrix
-    features: Matrix
-    logits: Matrix
-    slope: Matrix
-    elsewhere: NDArray[np.float64]
-    distinct: NDArray[np.float64]
-    nearest: NDArray[np.intp]
-
-    def rows(self, which: slice | Sequence[int]) -> Evidence:
-        """The evidence of some of the messages."""
-        return Evidence(*(getattr(self, name)[which] for name in self.__slots__))
+    elsewhere: Matrix
+    distinct: Matrix
 
 
 class RuleBook:
@@ -158,7 +142,37 @@ class RuleBook:
             InputError, SpaceMismatchError: see the class.
         Cost: O(N · (M + S) · D).
         """
+        _check(vectors, self.space, "a message")
         return self._alone.score(vectors, stems)[0]
+
+    def features(self, vectors: Array, stems: Sequence[Sequence[str]] | None = None) -> Matrix:
+        """What `score` weighs, shape (N, R, 4), in the order of `FEATURES`: for fitting the weights. See `score`."""
+        _check(vectors, self.space, "a message")
+        found = np.zeros((len(vectors), len(self.rules), len(FEATURES)))
+        if self.background is None:
+            return found
+        parts = self._alone.parts(vectors)
+        found[:, :, 0] = (parts.soft - self.mean) / self.sd
+        found[:, :, 1] = (parts.soft - parts.mean) / parts.sd
+        found[:, :, 2] = parts.subject
+        for row, column, worth in self._alone.words(stems):
+            found[row, column, 3] = worth
+        return found
+
+    def standing(self, vectors: Array) -> Standing:
+        """How messages, shape (N, D), stand to subjects that no rule is about: for reading them with their context.
+
+        Raises:
+            InputError, SpaceMismatchError: see the class.
+        Cost: O(N · S · D).
+        """
+        _check(vectors, self.space, "a message")
+        if self.background is None:
+            return Standing(np.zeros(len(vectors)), np.zeros(len(vectors)))
+        subjects = vectors @ self.background.prototypes.T
+        deviation = np.maximum(subjects.std(axis=1), LEAST_SPREAD)
+        unrelated = (1.0 - self._kin.max(axis=0)) / self.background.spread
+        return Standing((subjects * unrelated).max(axis=1), (subjects.max(axis=1) - subjects.mean(axis=1)) / deviation)
 
     @cached_property
     def _alone(self) -> Panel:
@@ -192,131 +206,6 @@ class RuleBook:
         mean = (share.T * soft).sum(axis=0)
         variance = (share.T * (soft - mean) ** 2).sum(axis=0)
         return mean, np.sqrt(np.maximum(variance, 1e-8))
-
-
-class Panel:
-    """Rule books of one background, scored in one pass: as one by one, but what they share is measured once.
-
-    Right after a run of an encoder the processor's caches hold the encoder, and every array that is touched has to be
-    fetched again: few operations on few arrays count for more than arithmetic.
-
-    Args:
-        books: at least one; all of one background (or none) and with the same weights.
-    """
-
-    def __init__(self, books: Sequence[RuleBook]) -> None:
-        first = books[0]
-        self.space, self._background = first.space, first.background
-        counts = np.concatenate([book.counts for book in books])
-        self._starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
-        self._owner = np.repeat(np.arange(len(counts)), counts)
-        ends = np.cumsum([len(book.rules) for book in books]).tolist()
-        self._columns = [slice(end - len(book.rules), end) for book, end in zip(books, ends, strict=True)]
-        matrices = [book.members for book in books]
-        if self._background is not None:
-            matrices = [self._background.names, self._background.prototypes, *matrices]
-            self._join(books, self._background, counts)
-        self._matrix = np.ascontiguousarray(np.vstack(matrices), dtype=np.float32)
-
-    def _join(self, books: Sequence[RuleBook], background: Background, counts: NDArray[np.intp]) -> None:
-        weights = books[0].weights
-        self._sharpness, self._temperature, self._counterweight = (
-            books[0].sharpness,
-            weights.temperature,
-            weights.counter,
-        )
-        self._weights, self._bias = np.asarray(weights.weights), weights.bias
-        self._log_counts = np.log(counts)
-        self._mean, self._sd = (np.concatenate([getattr(book, name) for book in books]) for name in ("mean", "sd"))
-        self._topic_slope = weights.weights[0] / self._sd
-        self._share, self._kin = (np.vstack([getattr(book, name) for book in books]) for name in ("share", "kin"))
-        self._unrelated = np.stack([1.0 - book.kin.max(axis=0) for book in books]) / background.spread  # (B, S)
-        self._counter = [
-            (columns.start + index, counter)
-            for book, columns in zip(books, self._columns, strict=True)
-            for index, counter in book.counter
-        ]
-        self._worth: dict[str, list[tuple[int, float]]] = {}
-        for column, rule in enumerate(rule for book in books for rule in book.rules):
-            for stem, weight in rule.lexicon.items():
-                self._worth.setdefault(stem, []).append((column, weight * background.rarity(stem)))
-
-    def score(self, vectors: Array, stems: Sequence[Sequence[str]] | None = None) -> list[Evidence]:
-        """The evidence for each book. See `RuleBook.score`."""
-        _check(vectors, self.space, "a message")
-        if len(vectors) <= _ROWS:
-            return self._block(vectors, stems)
-        blocks = [
-            self._block(vectors[start : start + _ROWS], stems and stems[start : start + _ROWS])
-            for start in range(0, len(vectors), _ROWS)
-        ]
-        return [
-            Evidence(*(np.concatenate([getattr(block, name) for block in found]) for name in Evidence.__slots__))
-            for found in zip(*blocks, strict=True)
-        ]
-
-    def _block(self, vectors: Array, stems: Sequence[Sequence[str]] | None) -> list[Evidence]:
-        background = self._background
-        similar = (vectors @ self._matrix.T).astype(np.float64)
-        if background is None:
-            best = np.maximum.reduceat(similar, self._starts, axis=1)
-            none, flat, nearest = np.zeros_like(best), np.zeros(len(best)), self._nearest(similar, best)
-            features = np.zeros((*best.shape, len(FEATURES)))
-            return [
-                Evidence(best[:, c], features[:, c], none[:, c], none[:, c], flat, flat, nearest[:, c])
-                for c in self._columns
-            ]
-        size = len(background.names)
-        names, subjects, similar = similar[:, :size], similar[:, size : 2 * size], similar[:, 2 * size :]
-        best = np.maximum.reduceat(similar, self._starts, axis=1)
-        nearest = self._nearest(similar, best)
-        soft = _soft(similar, self._starts, self._log_counts, self._sharpness)
-        mean = names @ self._share.T
-        sd = np.sqrt(np.maximum((names * names) @ self._share.T - mean * mean, 1e-8))
-        relative = subjects - np.add.reduce(subjects, axis=1, keepdims=True) / size
-        relative /= np.maximum(np.sqrt(np.add.reduce(relative * relative, axis=1, keepdims=True) / size), 1e-6)
-        distinct = np.maximum.reduce(relative, axis=1)
-        posterior = np.exp((relative - distinct[:, None]) / self._temperature)
-        posterior /= np.add.reduce(posterior, axis=1, keepdims=True)
-        features = np.empty((*best.shape, len(FEATURES)))
-        features[:, :, 0] = (soft - self._mean) / self._sd
-        features[:, :, 1] = (soft - mean) / sd
-        features[:, :, 2] = np.log(posterior @ self._kin.T + 0.01)
-        features[:, :, 3] = self._words(best.shape, stems)
-        logits = features @ self._weights + self._bias
-        for index, counter in self._counter:
-            nearer = (vectors @ counter.T).max(axis=1) - best[:, index]
-            logits[:, index] -= self._counterweight * np.maximum(nearer / background.spread + 0.25, 0.0)
-        slope = self._topic_slope + self._weights[1] / sd
-        return [
-            Evidence(
-                best[:, columns],
-                features[:, columns],
-                logits[:, columns],
-                slope[:, columns],
-                np.maximum.reduce(subjects * unrelated, axis=1),
-                distinct,
-                nearest[:, columns],
-            )
-            for columns, unrelated in zip(self._columns, self._unrelated, strict=True)
-        ]
-
-    def _nearest(self, similar: Matrix, best: Matrix) -> NDArray[np.intp]:
-        """Shape (N, R): the first member of each rule that reaches the rule's best similarity."""
-        reached = np.flatnonzero(similar == best[:, self._owner])  # in order of row, then rule, then member
-        rows, members = np.divmod(reached, similar.shape[1]) if len(similar) > 1 else (0, reached)
-        first = np.empty(best.size, dtype=np.intp)
-        first[(rows * best.shape[1] + self._owner[members])[::-1]] = members[::-1]  # the last one written is the first
-        found: NDArray[np.intp] = first.reshape(best.shape) - self._starts
-        return found
-
-    def _words(self, shape: tuple[int, int], stems: Sequence[Sequence[str]] | None) -> Matrix:
-        found = np.zeros(shape)
-        for row, spoken in enumerate(stems or ()):
-            for stem in spoken:
-                for column, worth in self._worth.get(stem, ()):
-                    found[row, column] = max(found[row, column], worth)
-        return found
 
 
 def _soft(similar: Matrix, starts: NDArray[np.intp], log_counts: NDArray[np.float64], sharpness: float) -> Matrix:

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from snowballstemmer.basestemmer import BaseStemmer
@@ -17,6 +17,7 @@ _LOOKALIKES = str.maketrans(
     "аеорсухіјѕһԁԛԝѵкмтвнАЕОРСУХІЈЅМТВНКЗαοεινρτυκχΑΒΕΖΗΙΚΜΝΟΡΤΥΧɑɡıℓ",
     "aeopcyxijshdqwvkmtbhAEOPCYXIJSMTBHK3aoeivptukxABEZHIKMNOPTYXagil",
 )
+_STRUCK = str.maketrans("øØłŁđĐħĦŧŦƀɓɗɠƙƭⱥɇɨɉɍʉ", "oOlLdDhHtTbbdgktaeijru")  # Latin, and without a decomposition
 # Invisible, but neither format characters nor unassigned: variation selectors, grapheme joiner, fillers.
 _HIDDEN = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u3164\uffa0") | {*map(chr, range(0xFE00, 0xFE10))}
 # Signs that are part of a word where they follow a letter: accents, Hebrew and Arabic points, vowels of Indian scripts and
@@ -27,13 +28,13 @@ _MARKS = (
 )
 _RUN = rf"[^\W_]+(?:[{_MARKS}]+[^\W_]*)*"
 _WORD = re.compile(rf"{_RUN}(?:['’]{_RUN})*")
+_ASCII_WORD = re.compile(r"[a-z0-9]+(?:'[a-z0-9]+)*")  # the same for what is left of it in case-folded ASCII
 _SPLIT = re.compile(
     r"[;,:•|/\n]|\s[-–—]\s|\.\s+|\b(?:and|or|including|such as|e\.g\.|as well as|und|et|y)\b", re.IGNORECASE
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Folded:
+class Folded(NamedTuple):
     """A text with hidden and look-alike characters undone.
 
     Attributes:
@@ -62,7 +63,7 @@ def fold(text: str) -> Folded:
     Cost: O(len(text)); text that is ASCII is returned as it is.
     """
     if text.isascii():
-        return Folded(text, changed=False)
+        return Folded(text, False)
     characters: list[str] = []
     origin: list[int] = []
     index = 0
@@ -103,10 +104,23 @@ def _latin_words(text: str) -> str:
     return _WORD.sub(undo, text)
 
 
+def unaccented(text: str) -> str:
+    """Latin letters without their accents and strokes; all other letters and signs as they are.
+
+    Not part of `fold`: an accent may be right, and what is embedded should keep it.
+    """
+    bare = [unicodedata.normalize("NFD", character)[0] for character in text]
+    plain = (base if base.isascii() else character for base, character in zip(bare, text, strict=True))
+    return "".join(plain).translate(_STRUCK)
+
+
 def words(text: str) -> list[str]:
     """The words of a text, case-folded; apostrophes inside a word are dropped ("don't" is "dont")."""
+    if text.isascii():
+        found = _ASCII_WORD.findall(text.lower())
+        return [word.replace("'", "") for word in found] if "'" in text else found
     found = _WORD.findall(text.casefold())
-    return [word.replace("'", "").replace("’", "") for word in found] if "'" in text or "’" in text else found
+    return [word.replace("'", "").replace("’", "") for word in found]
 
 
 def stems(text: str) -> list[str]:
@@ -119,11 +133,10 @@ def _stem(word: str) -> str:
     return str(_stemmer().stemWord(word)) if word.isascii() else word
 
 
-@lru_cache(maxsize=1)
 def _stemmer() -> BaseStemmer:
     from snowballstemmer import stemmer
 
-    return stemmer("english")
+    return stemmer("english")  # a new one each time: it keeps the word it works on, so threads must not share one
 
 
 def parts(name: str, description: str) -> list[str]:
@@ -161,7 +174,28 @@ def script_shares(text: str) -> dict[str, float]:
     return {script: count / total for script, count in counts.items()} if total else {}
 
 
-def language(text: str, function_words: Mapping[str, frozenset[str]]) -> str | None:
+@dataclass(frozen=True, slots=True)
+class FunctionWords:
+    """Words that tell languages apart.
+
+    Attributes:
+        english: the English ones. codes: of a word of other languages, their ISO 639-1 codes.
+    """
+
+    english: frozenset[str]
+    codes: Mapping[str, tuple[str, ...]]
+
+    @classmethod
+    def of(cls, lists: Mapping[str, Iterable[str]]) -> FunctionWords:
+        """From words by code, of which "en" is English."""
+        codes: dict[str, tuple[str, ...]] = {}
+        for code, known in lists.items():
+            for word in known if code != "en" else ():
+                codes[word] = (*codes.get(word, ()), code)
+        return cls(frozenset(lists.get("en", ())), codes)
+
+
+def language(text: str, function_words: FunctionWords, spoken: Sequence[str] | None = None) -> str | None:
     """Best guess at the language, as ISO 639-1 code or a script name in upper case; None when nothing stands out.
 
     Made to be sure rather than complete: another script by its share of the letters, a language in Latin script only
@@ -169,47 +203,52 @@ def language(text: str, function_words: Mapping[str, frozenset[str]]) -> str | N
 
     Args:
         text: folded text; the first 4,000 characters are read.
-        function_words: words that only that language uses often, by code; must have "en".
+        function_words: words that only that language uses often.
+        spoken: its words, if the caller has them.
     Cost: O(len(text)), a few microseconds a message.
     """
     head = text[:4000]
-    shares = script_shares(head)
-    foreign = {script: share for script, share in shares.items() if script != "LATIN"}
-    if sum(foreign.values()) >= 0.3:
-        return max(foreign, key=lambda script: foreign[script])
-    spoken = words(head)
+    if not head.isascii():
+        foreign = {script: share for script, share in script_shares(head).items() if script != "LATIN"}
+        if sum(foreign.values()) >= 0.3:
+            return max(foreign, key=lambda script: foreign[script])
+    if spoken is None or len(head) < len(text):
+        spoken = words(head)
     if len(spoken) < 2:
         return None
-    english = sum(map(function_words.get("en", frozenset()).__contains__, spoken))
+    english = sum(map(function_words.english.__contains__, spoken))
     if 2 * english >= len(spoken):
         return None  # no other language can outnumber it any more
-    hits = {code: sum(map(known.__contains__, spoken)) for code, known in function_words.items() if code != "en"}
+    hits: dict[str, int] = {}
+    for word in spoken:
+        for code in function_words.codes.get(word, ()):
+            hits[code] = hits.get(code, 0) + 1
     if not hits:
         return None
-    code = max(hits, key=lambda key: hits[key])
+    code = max(sorted(hits), key=lambda key: hits[key])
     found = hits[code]
     enough = found >= 3 or (found == 2 and len(spoken) <= 5)
     return code if enough and found >= 2 * english + 1 and found >= 0.3 * len(spoken) else None
 
 
-def is_small_talk(text: str, phrases: frozenset[tuple[str, ...]], longest: int) -> bool:
+def is_small_talk(
+    text: str, phrases: frozenset[tuple[str, ...]], longest: int, spoken: Sequence[str] | None = None
+) -> bool:
     """Whether a text is nothing but small talk: one or more known phrases, end to end.
 
     Args:
         phrases: known phrases, as word tuples. longest: words in the longest one.
+        spoken: the text's words, if the caller has them.
     Cost: O(words · longest); texts of more than 12 words are never small talk.
     """
-    spoken = tuple(words(text))
-    if not spoken:
+    spoken = tuple(words(text) if spoken is None else spoken)
+    if not 0 < len(spoken) <= 12:
         return False  # only emoji or punctuation: the caller decides
-    if len(spoken) > 12:
-        return False
-    reachable = {0}
-    for start in range(len(spoken)):
-        if start in reachable:
-            for length in range(1, min(longest, len(spoken) - start) + 1):
-                if spoken[start : start + length] in phrases:
-                    reachable.add(start + length)
+    reachable = [0]
+    for start in reachable:  # grows as it goes
+        for end in range(start + 1, min(start + longest, len(spoken)) + 1):
+            if end not in reachable and spoken[start:end] in phrases:
+                reachable.append(end)
     return len(spoken) in reachable
 
 
@@ -253,9 +292,21 @@ _FUNCTION_STEMS = frozenset(
 )
 
 
-def content_stems(text: str) -> list[str]:
-    """Stems of the words that carry a subject: no function words, nothing of one letter."""
-    return [stem for stem in stems(text) if len(stem) > 1 and stem not in _FUNCTION_STEMS]
+def content_stems(text: str, spoken: Sequence[str] | None = None) -> list[str]:
+    """Stems of the words that carry a subject: no function words, nothing of one letter.
+
+    Args:
+        spoken: the text's words, if the caller has them.
+    """
+    found = map(_content, words(text) if spoken is None else spoken)
+    return [stem for stem in found if stem]
+
+
+@lru_cache(maxsize=32768)
+def _content(word: str) -> str:
+    """The word's stem, or nothing for one that carries no subject."""
+    stem = _stem(word)
+    return stem if len(stem) > 1 and stem not in _FUNCTION_STEMS else ""
 
 
 _LONG, _PIECE, _BOOK = 80, 40, 1500  # words: read as a whole up to; most words of a window; from here on larger ones
@@ -266,6 +317,8 @@ _SENTENCE = re.compile(r"[.!?…]+[\"')\]]*\s+|\n+")
 
 def sentences(text: str, least: int = 4) -> list[tuple[int, int]]:
     """Character ranges of the sentences of a text; one of fewer than `least` words is joined to the one before it."""
+    if _SENTENCE.search(text) is None:
+        return [(0, len(text))]
     ends = [match.end() for match in _SENTENCE.finditer(text)]
     spans: list[tuple[int, int]] = []
     start = 0

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from topicality.config import Policy, Side
 from topicality.core.keywords import ALLOWED_HIT, BLOCKED_HIT, NO_HIT, Hit
-from topicality.core.score import Evidence, RuleBook
+from topicality.core.panel import Evidence
+from topicality.core.score import RuleBook
 from topicality.types import SEVERITY, Action, RuleScore, Verdict, Window
 from topicality.vectors import Array
 
+SIDES: tuple[Side, Side] = ("allowed", "blocked")
+_BY_SCORE, _BY_PROBABILITY = attrgetter("score"), attrgetter("probability")
 
-@dataclass(frozen=True)
-class SideReading:
+
+class SideReading(NamedTuple):
     """What speaks for the rules of one side, for the pieces of one message.
 
     Attributes:
@@ -44,15 +47,15 @@ class SideReading:
 
     def score(self, piece: int, rule: int) -> float:
         """Cosine similarity of a piece to the rule's nearest member, [-1, 1]."""
-        return min(1.0, max(-1.0, float(self.evidence.best[piece, rule])))
+        return clamped(float(self.evidence.best[piece, rule]))
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """One message, ready to be decided.
 
     Attributes:
-        policy: what to do. allowed, blocked: the two sides; None when a side has no rules.
+        policy: what to do. cuts: each side's thresholds, see `cuts_of`.
+        allowed, blocked: the two sides; None when a side has no rules.
         spans: character ranges of the pieces after the first, when the message was read in pieces.
         long: whether it is so long that its windows count for the allowed side too.
         small_talk: whether it is nothing but small talk.
@@ -62,52 +65,52 @@ class Case:
     """
 
     policy: Policy
+    cuts: Mapping[Side, Sequence[float]]
     allowed: SideReading | None = None
     blocked: SideReading | None = None
     spans: Sequence[tuple[int, int]] = ()
     long: bool = False
     small_talk: bool = False
     leaning: tuple[float, int] | None = None
-    explicit: Sequence[Hit] = field(default=())
+    explicit: Sequence[Hit] = ()
 
     def scores(self) -> tuple[RuleScore, ...]:
         """Every rule's score, best first; blocked rules at the piece where they are strongest."""
         found: list[RuleScore] = []
-        sides: tuple[tuple[Side, SideReading | None], ...] = (("allowed", self.allowed), ("blocked", self.blocked))
-        for side, reading in sides:
+        for side, reading in zip(SIDES, (self.allowed, self.blocked), strict=True):
             if reading is None:
                 continue
             evidence = reading.evidence
-            values = evidence.best if self.policy.scoring == "cosine" else evidence.logits
-            columns = np.arange(values.shape[1])
-            pieces = values.argmax(axis=0) if side == "blocked" else np.zeros_like(columns)
-            scores, logits, nearest = (
-                matrix[pieces, columns].tolist() for matrix in (evidence.best, evidence.logits, evidence.nearest)
-            )
+            tables = (evidence.best, evidence.logits, evidence.nearest)
+            if side == "blocked" and len(evidence.best) > 1:
+                values = evidence.best if self.policy.scoring == "cosine" else evidence.logits
+                pieces, columns = values.argmax(axis=0), np.arange(values.shape[1])
+                scores, logits, nearest = (table[pieces, columns].tolist() for table in tables)
+            else:
+                scores, logits, nearest = (table[0].tolist() for table in tables)
             found += [
-                RuleScore(rule.name, side, min(1.0, max(-1.0, score)), probability(logit), rule.texts[member])
+                RuleScore(rule.name, side, clamped(score), probability(logit), rule.texts[member])
                 for rule, score, logit, member in zip(reading.book.rules, scores, logits, nearest, strict=True)
             ]
-        if self.policy.scoring == "cosine":
-            return tuple(sorted(found, key=lambda entry: -entry.score))
-        return tuple(sorted(found, key=lambda entry: -entry.probability))
-
-    def cuts(self, side: Side) -> NDArray[np.float64]:
-        """The side's thresholds in rule order: log-odds, or cosines when the policy scores by cosine."""
-        return self._cuts[side]
-
-    @cached_property
-    def _cuts(self) -> dict[Side, NDArray[np.float64]]:
-        return {"allowed": cuts_of(self.policy, "allowed"), "blocked": cuts_of(self.policy, "blocked")}
+        found.sort(key=_BY_SCORE if self.policy.scoring == "cosine" else _BY_PROBABILITY, reverse=True)
+        return tuple(found)
 
     def window(self, piece: int) -> Window | None:
         """Where in the message a piece stands; None for the message as a whole."""
         return Window(piece, *self.spans[piece - 1]) if piece and self.spans else None
 
 
+def clamped(score: float) -> float:
+    """A cosine without the last bit that rounding may add to it, [-1, 1]."""
+    return score if -1.0 <= score <= 1.0 else math.copysign(1.0, score)
+
+
 def probability(logit: float) -> float:
     """Log-odds to probability, without overflow."""
-    return 1.0 / (1.0 + math.exp(-logit)) if logit >= 0 else math.exp(logit) / (1.0 + math.exp(logit))
+    if logit >= 0.0:
+        return 1.0 / (1.0 + math.exp(-logit))
+    odds = math.exp(logit)
+    return odds / (1.0 + odds)
 
 
 def log_odds(value: float) -> float:
@@ -116,11 +119,15 @@ def log_odds(value: float) -> float:
     return math.log(clipped / (1.0 - clipped))
 
 
-def cuts_of(policy: Policy, side: Side) -> NDArray[np.float64]:
-    """A side's thresholds in rule order: log-odds, or cosines when the policy scores by cosine."""
-    rules = policy.allowed if side == "allowed" else policy.blocked
-    values = [policy.threshold(side, rule) for rule in rules]
-    return np.array(values if policy.scoring == "cosine" else [log_odds(value) for value in values])
+def cuts_of(policy: Policy) -> dict[Side, list[float]]:
+    """Each side's thresholds in rule order: log-odds, or cosines when the policy scores by cosine."""
+    sides: dict[Side, list[float]] = {
+        "allowed": [policy.threshold("allowed", rule) for rule in policy.allowed],
+        "blocked": [policy.threshold("blocked", rule) for rule in policy.blocked],
+    }
+    if policy.scoring == "cosine":
+        return sides
+    return {side: [log_odds(value) for value in values] for side, values in sides.items()}
 
 
 def strongest(values: NDArray[np.float64]) -> tuple[int, int]:

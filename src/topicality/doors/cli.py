@@ -14,7 +14,7 @@ import typer
 
 from topicality import __version__
 from topicality.config import Policy
-from topicality.doors import cli_llm, cli_memory, cli_recall, cli_segment, show
+from topicality.doors import cli_llm, cli_mcp, cli_memory, cli_recall, cli_segment, cli_server, show
 from topicality.doors.cli_llm import JudgeOption, LlmOption, PromptsOption, UrlOption
 from topicality.doors.options import EncoderOption, JsonOption, print_line
 from topicality.errors import ConfigError, EmbedError, InputError, LlmError, StoreError, TopicalityError
@@ -33,6 +33,8 @@ cli_segment.register(app, measure)
 cli_recall.register(measure)
 cli_llm.register(app)
 cli_memory.register(app)
+cli_server.register(app)
+cli_mcp.register(app)
 
 PolicyOption = Annotated[
     str | None,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 LlmOption = Annotated[
     str | None,
-    typer.Option("--llm", help="A language model: openai:MODEL[@BASE_URL]. The key is taken from OPENAI_API_KEY."),
+    typer.Option("--llm", help="A language model: openai:MODEL[@BASE_URL], or an address. Key: OPENAI_API_KEY."),
 ]
 UrlOption = Annotated[
     str | None,
@@ -34,6 +34,9 @@ PromptsOption = Annotated[
 JudgeOption = Annotated[
     str | None,
     typer.Option("--judge", help="When the language model is asked: borderline, always, never; default: the policy's."),
+]
+SelectOption = Annotated[
+    float, typer.Option("--select", help="Seconds that a language model may take to pick the topics to reopen.")
 ]
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from topicality.doors import show, show_memory
-from topicality.doors.cli_llm import LlmOption, PromptsOption, UrlOption, asker
+from topicality.doors.cli_llm import LlmOption, PromptsOption, SelectOption, UrlOption, asker, cost
 from topicality.doors.options import EncoderOption, JsonOption, print_line
 from topicality.errors import ConfigError, InputError
 
@@ -134,12 +134,19 @@ def recall(
     budget: Annotated[int, typer.Option("--budget", help="Most tokens of the answer.")] = 1000,
     owner: OwnerOption = "default",
     conversation: SomeConversation = None,
+    llm: LlmOption = None,
+    llm_url: UrlOption = None,
+    select: SelectOption = 10.0,
+    prompts: PromptsOption = None,
     encoder: EncoderOption = "minilm",
     as_json: JsonOption = False,
 ) -> None:
-    """The passages that matter for a question, within a token budget."""
+    """The passages that matter for a question, within a token budget; with --llm, those of topics that it picks first."""
     _positive(budget)
-    with _opened(store, encoder) as layer:
+    model = asker(llm, llm_url, prompts)
+    if model is not None and conversation is None:
+        raise ConfigError("a language model picks topics of one conversation: name it with --conversation")
+    with _opened(store, encoder, model, select) as layer:
         if conversation is not None:
             _known(layer, owner, conversation)
             found = layer.conversation(conversation, owner).recall(question, budget)
@@ -149,6 +156,7 @@ def recall(
         print_line(json.dumps(show_memory.recall_values(found)))
     else:
         show_memory.recalled(found)
+        cost(model)
 
 
 def context(
@@ -158,18 +166,24 @@ def context(
     budget: Annotated[int, typer.Option("--budget", help="Most tokens of all messages together.")] = 4000,
     system: Annotated[str, typer.Option("--system", help="The system text.")] = "",
     owner: OwnerOption = "default",
+    llm: LlmOption = None,
+    llm_url: UrlOption = None,
+    select: SelectOption = 10.0,
+    prompts: PromptsOption = None,
     encoder: EncoderOption = "minilm",
     as_json: JsonOption = False,
 ) -> None:
-    """The messages to send to a model with a question. Nothing is written."""
+    """The messages to send to a model with a question. Nothing is written. With --llm, topics that it picks come first."""
     _positive(budget)
-    with _opened(store, encoder) as layer:
+    model = asker(llm, llm_url, prompts)
+    with _opened(store, encoder, model, select) as layer:
         _known(layer, owner, conversation)
         found = layer.conversation(conversation, owner).context(budget, system, question=question)
     if as_json:
         print_line(json.dumps(show_memory.context_values(found)))
     else:
         show_memory.context(found)
+        cost(model)
 
 
 def export(
@@ -215,12 +229,16 @@ def erase(
 
 
 @contextmanager
-def _opened(url: str, encoder: str, *, new: bool = False) -> Iterator[Layer]:
+def _opened(
+    url: str, encoder: str, model: Asker | None = None, select: float = 0.0, *, new: bool = False
+) -> Iterator[Layer]:
     from topicality.layer.memory import open_layer
+    from topicality.llm import Roles
 
     if not new:
         _must_exist(url)
-    with open_layer(url, embedder=encoder) as layer:
+    roles = Roles(judge=0.0, labels=None, select=select)
+    with open_layer(url, embedder=encoder, llm=model, roles=roles) as layer:
         yield layer
 
 

@@ -76,6 +76,8 @@ def recalled(found: Recall) -> None:
         out.print(Text(plain(line, 100_000), style="dim" if line.startswith(("#", "+")) else ""))
     if found.omitted:
         out.print(Text(f"{_counted(found.omitted, 'passage')} as good had no room", style="dim"))
+    for note in found.selected.told() if found.selected else ():
+        out.print(Text(plain(note, 300), style="dim"))
 
 
 def recall_values(found: Recall) -> dict[str, Any]:
@@ -102,7 +104,9 @@ def context_values(found: Context) -> dict[str, Any]:
         named = {} if message.name is None else {"name": message.name}
         messages.append({"role": message.role, "content": message.text, **named})
     counts = ("tokens", "stage", "dropped", "omitted", "omitted_evidence", "omitted_topics")
-    return {"messages": messages, **{name: getattr(found, name) for name in counts}, "notes": list(found.notes)}
+    plain_values = {name: getattr(found, name) for name in counts}
+    use = None if found.llm is None else asdict(found.llm)
+    return {"messages": messages, **plain_values, "notes": list(found.notes), "llm": use}
 
 
 def _counted(number: int, word: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from weakref import WeakKeyDictionary
 
@@ -63,6 +63,18 @@ def load_background(embedder: Embedder) -> Background:
         return known
 
 
+def halved(embedder: Embedder) -> tuple[Background, NDArray[np.bool_]]:
+    """The shipped background with every other utterance of each subject, so that the others are messages to measure on.
+
+    Returns:
+        The background, and which utterances of `read_corpus` it has, shape (N,).
+    """
+    whole, owner = load_background(embedder), np.array(read_corpus().owner)
+    rank = np.concatenate([np.arange(count) for count in np.bincount(owner)])
+    kept: NDArray[np.bool_] = rank % 2 == 0
+    return replace(whole, utterances=whole.utterances[kept], owner=whole.owner[kept]), kept
+
+
 def _kept(embedder: Embedder) -> Background | None:
     try:
         return _loaded.get(embedder)
@@ -82,7 +94,8 @@ def load_weights() -> tuple[Weights, Fusion]:
         values["bias"],
         values["counter"],
     )
-    return weights, Fusion(tuple(head["mean"]), tuple(head["scale"]), tuple(head["weights"]), head["bias"])
+    mean, scale, terms = (np.array(head[key]) for key in ("mean", "scale", "weights"))
+    return weights, Fusion(mean, scale, terms, head["bias"])
 
 
 def quantise(vectors: Array) -> NDArray[np.int8]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -56,17 +56,21 @@ class CachedEmbedder:
                     found[key] = kept
         if missing:
             fresh = self.inner.embed(list(missing.values()))
-            found.update(zip(missing, fresh, strict=True))
-            with self._lock:
-                for key in missing:
-                    self._kept[key] = found[key].copy()  # a row alone: a view would hold the whole batch
-                while len(self._kept) > self._entries:
-                    self._kept.popitem(last=False)
+            if self._entries:
+                self._keep(missing, fresh)
             if len(missing) == len(keys):
                 return fresh
+            found.update(zip(missing, fresh, strict=True))
         if not keys:
             return np.zeros((0, self.space.dimension), dtype=np.float32)
         return np.stack([found[key] for key in keys])
+
+    def _keep(self, keys: Iterable[bytes], vectors: Array) -> None:
+        with self._lock:
+            for key, row in zip(keys, vectors, strict=True):
+                self._kept[key] = row.copy()  # a row alone: a view would hold the whole batch
+            while len(self._kept) > self._entries:
+                self._kept.popitem(last=False)
 
     def windows(self, text: str) -> list[tuple[int, int]]:
         """See `ports.Embedder.windows`."""

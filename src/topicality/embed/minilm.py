@@ -25,6 +25,12 @@ _BATCH_TOKENS = 160
 _OVERLAP = 32  # tokens that neighbouring windows share
 _RETRY_SECONDS = 5.0  # pause after a failed load before the next try
 _SURROGATE = re.compile("[\ud800-\udfff]")  # half a pair is no character, and the tokenizer refuses the whole text
+# Text that the table of words reads as the tokenizer does: printable ASCII, but for "[", which may open "[MASK]".
+_PLAIN = re.compile(r"[\t\n\r -Z\\-~]*")
+_TOKEN = re.compile(r"[a-z0-9]+|[^a-z0-9\s]")
+_WORDS = 50_000  # words kept in the table
+_CLS, _SEP = 101, 102  # what the model wants around a text; the tokenizer's file is checked against its hash
+_ONES = np.ones((1, 256), dtype=np.int64)
 
 
 class MiniLmEmbedder:
@@ -45,6 +51,7 @@ class MiniLmEmbedder:
         self._threads = threads
         self._lock = threading.Lock()
         self._model: tuple[Any, Any] | None = None
+        self._known: dict[str, list[int]] = {}  # single words, never a text
         self._failed: tuple[float, EmbedError] | None = None
 
     @cached_property
@@ -60,9 +67,11 @@ class MiniLmEmbedder:
         """See `ports.Embedder.embed`. Cost: about 2 ms a short message on one thread, less in batches."""
         tokenizer, session = self._loaded()
         pieces, owner = self._pieces(tokenizer, texts)
-        vectors = np.zeros((len(pieces), self.space.dimension), dtype=np.float32)
-        order = sorted(range(len(pieces)), key=lambda index: len(pieces[index]))
         try:
+            if len(pieces) == 1:
+                return _run(session, pieces)
+            vectors = np.zeros((len(pieces), self.space.dimension), dtype=np.float32)
+            order = sorted(range(len(pieces)), key=lambda index: len(pieces[index]))
             for batch in _batches(order, [len(piece) for piece in pieces]):
                 vectors[batch] = _run(session, [pieces[index] for index in batch])
         except Exception as error:
@@ -89,7 +98,7 @@ class MiniLmEmbedder:
     def count_tokens(self, text: str) -> int:
         """Tokens of this encoder in a text, without the two it adds itself."""
         tokenizer, _ = self._loaded()
-        return len(tokenizer.encode(_readable(text), add_special_tokens=False).ids)
+        return len(self._ids(tokenizer, text))
 
     def _cuts(self, length: int) -> list[tuple[int, int]]:
         size = int(self._card["max_tokens"]) - 2
@@ -101,13 +110,30 @@ class MiniLmEmbedder:
     def _pieces(self, tokenizer: Any, texts: Sequence[str]) -> tuple[list[list[int]], list[int]]:
         pieces: list[list[int]] = []
         owner: list[int] = []
-        first, last = tokenizer.token_to_id("[CLS]"), tokenizer.token_to_id("[SEP]")
         for index, text in enumerate(texts):  # not encode_batch, which starts threads of its own and is no faster
-            ids = tokenizer.encode(_readable(text), add_special_tokens=False).ids
+            ids = self._ids(tokenizer, text)
             for start, end in self._cuts(len(ids)):
-                pieces.append([first, *ids[start:end], last])
+                pieces.append([_CLS, *ids[start:end], _SEP])
                 owner.append(index)
         return pieces, owner
+
+    def _ids(self, tokenizer: Any, text: str) -> list[int]:
+        """The tokenizer's ids, without the two the model adds; for plain text from a table, in a quarter of the time."""
+        if _PLAIN.fullmatch(text) is None:
+            return list(tokenizer.encode(_readable(text), add_special_tokens=False).ids)
+        ids: list[int] = []
+        for word in _TOKEN.findall(text.lower()):
+            ids += self._known.get(word) or self._learnt(tokenizer, word)
+        return ids
+
+    def _learnt(self, tokenizer: Any, word: str) -> list[int]:
+        whole = tokenizer.token_to_id(word)
+        found = tokenizer.encode(word, add_special_tokens=False).ids if whole is None else [whole]
+        if len(word) <= 32:
+            if len(self._known) >= _WORDS:
+                self._known.clear()
+            self._known[word] = found
+        return list(found)
 
     def _loaded(self) -> tuple[Any, Any]:
         if self._model is None:
@@ -168,10 +194,13 @@ def _batches(order: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
 
 def _run(session: Any, pieces: Sequence[Sequence[int]]) -> Array:
     width = max(map(len, pieces))
-    ids = np.zeros((len(pieces), width), dtype=np.int64)
-    mask = np.zeros_like(ids)
-    for row, piece in enumerate(pieces):
-        ids[row, : len(piece)] = piece
-        mask[row, : len(piece)] = 1
+    if len(pieces) == 1:
+        ids, mask = np.array(pieces, dtype=np.int64), _ONES[:, :width]
+    else:
+        ids = np.zeros((len(pieces), width), dtype=np.int64)
+        mask = np.zeros_like(ids)
+        for row, piece in enumerate(pieces):
+            ids[row, : len(piece)] = piece
+            mask[row, : len(piece)] = 1
     result: Array = session.run(None, {"input_ids": ids, "attention_mask": mask})[0]
     return result

@@ -10,11 +10,17 @@ from typing import TYPE_CHECKING
 from topicality.core.context import Context, Evidence, Layout, TopicNote, Turn, build_context
 from topicality.core.directory import Directory, directory
 from topicality.core.meter import TokenCounter
+from topicality.core.packet import evidence_line
+from topicality.core.shift import summarize_block
+from topicality.core.spans import joined
 from topicality.core.topics import Topic
 from topicality.errors import ConfigError, InputError
 from topicality.layer import flow
+from topicality.layer.labelling import account
 from topicality.layer.recall import Recall, recall, token_counter
+from topicality.layer.selecting import Candidates, Selected, select
 from topicality.layer.topic_map import TopicMap, tag_of
+from topicality.llm.settings import seconds
 from topicality.records import Exchange, Scope
 from topicality.types import Message
 
@@ -24,8 +30,11 @@ if TYPE_CHECKING:
 
 HISTORY = 40  # of the latest exchanges, and as many of the current topic, that a context may show as they are
 _NOTES = 24  # other topics that a context may name
+_NOTED = 400  # tokens of the notes on them, about
 _LEAST = 40  # tokens of evidence that are worth asking for
 _HERE = "(this topic)"
+_SHOWN = 800  # tokens of the directory that a selector is shown
+_BEFORE, _CUT = 3, 600  # exchanges before the question that it is shown, and characters of each of their messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +49,71 @@ class Wish:
     everywhere: bool = False
     layout: Layout | None = None
     count: TokenCounter | None = None
+    select: float | None = None
 
 
-def recalled(layer: Layer, scope: Scope, question: str, budget: int, count: TokenCounter | None = None) -> Recall:
+def recalled(
+    layer: Layer,
+    scope: Scope,
+    question: str,
+    budget: int,
+    count: TokenCounter | None = None,
+    favoured: Scope | None = None,
+) -> Recall:
     """The passages that matter for a question, each with the first label of its topic."""
-    maps: dict[str, TopicMap] = {}
-
-    def label(conversation: str, sequence: int) -> str | None:
-        if conversation not in maps:
-            maps[conversation] = layer.maps.of(scope.owner, conversation)
-        topic = maps[conversation].at(sequence)
-        return topic.labels[0] if topic is not None and topic.labels else None
+    label = layer.maps.labels(scope.owner, scope.conversation)
 
     return recall(
-        layer.store, layer.embedder, scope, question, budget=budget, now=layer.clock(), count=count, topic_of=label
+        layer.store,
+        layer.embedder,
+        scope,
+        question,
+        budget=budget,
+        now=layer.clock(),
+        count=count,
+        topic_of=label,
+        favoured=favoured,
     )
+
+
+def reopened(
+    talk: Conversation, scope: Scope, question: str, budget: int, count: TokenCounter | None, wait: float | None
+) -> Recall:
+    """As `recalled`; where the layer has a language model and the time, it says which topics' passages come first.
+
+    Args:
+        wait: seconds the selector may take; None for what the layer is set to, 0 for not asking.
+    """
+    layer = talk.layer
+    wait = layer.roles.select if wait is None else seconds("select", wait)
+    found = recalled(layer, scope, question, budget, count)
+    if layer.asker is None or not wait or not question.strip():
+        return found
+    known = layer.maps.of(talk.owner, talk.id)
+    here = Scope(talk.owner, talk.id)
+    recent = [
+        message.text[:_CUT]
+        for exchange in layer.store.exchanges(here, statuses=("completed",), newest=_BEFORE)
+        for message in (exchange.user, exchange.reply)
+        if message is not None
+    ]
+    scores = _scores(known, found, talk.id)
+    candidates = Candidates(known.listed(), scores, _SHOWN, count or token_counter(layer.embedder), layer.clock())
+    chosen = select(layer.asker, question, recent, candidates, timeout=wait, conversation=account(talk.owner, talk.id))
+    spans = joined(*(known.topics[name].spans for name in chosen.topics if name in known.topics))
+    if chosen.strategy == "llm" and spans:
+        found = recalled(layer, scope, question, budget, count, replace(here, sequences=spans))
+    return replace(found, selected=chosen)
+
+
+def _scores(known: TopicMap, found: Recall, conversation: str) -> dict[str, float]:
+    """How much the topics matter that passages were found in."""
+    scores: dict[str, float] = {}
+    for place, passage in enumerate(sorted(found.passages, key=lambda passage: -passage.score)):
+        topic = known.at(passage.sequence) if passage.conversation == conversation else None
+        if topic is not None:
+            scores[topic.id] = scores.get(topic.id, 0.0) + 1.0 / (1 + place)
+    return scores
 
 
 def directory_of(talk: Conversation, budget: int, question: str, count: TokenCounter | None) -> Directory:
@@ -64,11 +123,7 @@ def directory_of(talk: Conversation, budget: int, question: str, count: TokenCou
     scores: dict[str, float] = {}
     if question.strip():
         found = recalled(layer, Scope(talk.owner, talk.id), question, max(_LEAST, budget), count)
-        ranked = sorted(found.passages, key=lambda passage: -passage.score)
-        for place, passage in enumerate(ranked):
-            topic = known.at(passage.sequence)
-            if topic is not None:
-                scores[topic.id] = scores.get(topic.id, 0.0) + 1.0 / (1 + place)
+        scores = _scores(known, found, talk.id)
     counter = count or token_counter(layer.embedder)
     return directory(known.listed(), budget, counter, now=layer.clock(), scores=scores)
 
@@ -97,9 +152,11 @@ def context_of(talk: Conversation, wish: Wish) -> Context:
     room = min(wish.memory, int(base.evidence_share * wish.budget))
     evidence: list[Evidence] = []
     others: list[Topic] = []
+    selected: Selected | None = None
     if room >= _LEAST and asked.strip():
         where = replace(scope, conversation=None) if wish.everywhere else scope
-        found = recalled(layer, where, asked, room, counter)
+        found = reopened(talk, where, asked, room, counter, wish.select)
+        selected = found.selected
         for passage in sorted(found.passages, key=lambda passage: -passage.score):
             home = known.at(passage.sequence) if passage.conversation == talk.id else None
             if home is not None:
@@ -110,17 +167,25 @@ def context_of(talk: Conversation, wish: Wish) -> Context:
             message = Message(passage.side, passage.text, passage.at, key, passage.name)
             shown = tag_of(home) if home is not None else passage.topic
             sequence = passage.sequence if passage.conversation == talk.id else None
-            evidence.append(Evidence(message, shown, sequence, passage.cut))
-    return build_context(
+            one = Evidence(message, shown, sequence, passage.cut)
+            cost = counter(evidence_line(one, layout.now))
+            if cost <= room:  # as it is quoted there, it is longer than in the answer that was asked for
+                room -= cost
+                evidence.append(one)
+    notes = _notes(others, known, topic)
+    if wish.layout is None:
+        layout = replace(layout, max_notes=_fitting(notes, layout, counter))
+    built = build_context(
         turns,
         wish.budget,
         counter,
         system=wish.system,
         policy_note=wish.policy_note,
         evidence=evidence,
-        others=_notes(others, known, topic),
+        others=notes,
         layout=layout,
     )
+    return built if selected is None else replace(built, notes=(*built.notes, *selected.told()), llm=selected.llm)
 
 
 def _asked(recent: Sequence[Exchange], question: str | None) -> str:
@@ -178,6 +243,16 @@ def _notes(found: Sequence[Topic], known: TopicMap, current: Topic | None) -> li
         TopicNote(tag_of(topic), 2 * topic.count, "; ".join(topic.terms), topic.started_at)
         for topic in list(chosen.values())[:_NOTES]
     ]
+
+
+def _fitting(notes: Sequence[TopicNote], layout: Layout, count: TokenCounter) -> int:
+    """How many notes are about as long as notes should be together: what memory takes of a prompt has a bound."""
+    spent = 0
+    for number, note in enumerate(notes[: layout.max_notes]):
+        spent += count(summarize_block(note.tag, note.count, note.text, layout.note_limit))
+        if spent > _NOTED:
+            return number
+    return layout.max_notes
 
 
 def _key(sequence: int, side: str) -> str:

@@ -14,6 +14,8 @@ from topicality.core.segment import Decision
 from topicality.core.topics import Topic
 from topicality.errors import ConfigError, InputError
 from topicality.layer import asked, flow
+from topicality.layer.labelling import account
+from topicality.layer.reading import encoder_faults
 from topicality.layer.recall import Recall, analyse
 from topicality.ports import Turn as StoreTurn
 from topicality.records import (
@@ -96,6 +98,8 @@ class Conversation:
         id: str | None = None,  # noqa: A002 - the house's word for it
         name: str | None = None,
         on_block: OnBlock = "fail",
+        said: Sequence[Message] | None = None,
+        judge: bool = True,
     ) -> Turn:
         """Take in a user's message: verdict, drift, topic, and a pending exchange in the store.
 
@@ -106,6 +110,8 @@ class Conversation:
             at: seconds since the epoch; now if None. id: of the exchange, for hosts that retry: the same id with the same
                 text again changes nothing. name: who speaks, where several do.
             on_block: "keep" leaves a blocked message pending too, for a host that goes on all the same.
+            said: what was said before, for the guard, where the host keeps the history; by default what the store has.
+            judge: False asks no guard: no verdict, no drift.
         Raises:
             EmbedError: the encoder failed. StoreError: the store did. DuplicateExchangeError: the id has another text.
                 InputError: what no store can keep. Nothing has changed in any of these cases.
@@ -118,7 +124,7 @@ class Conversation:
         key, message = layer.ids() if id is None else id, Message("user", text, now if at is None else at, name=name)
         passages = self._analysed(message)
         vector = flow.mean_vector(passage.vector for passage in passages)
-        verdict = self._verdict(text, vector)
+        verdict = self._verdict(text, vector, said) if judge else None
         blocked = verdict is not None and verdict.action == "block" and on_block == "fail"
         begin = Begin(key, text, passages, message.at, name, now)
         with layer.held(self.owner, self.id) as (turn, kept):
@@ -172,6 +178,9 @@ class Conversation:
             kept.begin(turn)
             operations, topic = kept.place(turn, stream, done, layer.clock())
             kept.written(turn, layer.write(turn, [complete, *operations, *stream.operations()]))
+            closed = layer.completed(kept, operations)
+        if closed and layer.labeller is not None:
+            layer.labeller.wake(self.owner, self.id)
         return Turn(key, known.sequence, None, None, decision, topic, "completed", stream.notes)
 
     def fail(self, reason: str, *, exchange: str | None = None) -> None:
@@ -226,6 +235,10 @@ class Conversation:
         """What the conversation has been about, by number."""
         return self.layer.maps.of(self.owner, self.id).listed()
 
+    def drift(self) -> DriftReading | None:
+        """How far the conversation has drifted, as of its last message; None without a policy. Changes nothing."""
+        return self.layer.drifting(self.owner, self.id)
+
     def directory(self, budget: int = 800, *, question: str = "", count: TokenCounter | None = None) -> Directory:
         """The list of topics as text, as much of it as fits; those that matter for a question first.
 
@@ -235,17 +248,26 @@ class Conversation:
         return asked.directory_of(self, budget, question, count)
 
     def recall(
-        self, question: str, budget: int = 1000, *, everywhere: bool = False, count: TokenCounter | None = None
+        self,
+        question: str,
+        budget: int = 1000,
+        *,
+        everywhere: bool = False,
+        count: TokenCounter | None = None,
+        select: float | None = None,
     ) -> Recall:
         """The passages that matter for a question.
 
         Args:
             budget: most tokens of the answer's text. everywhere: of all the owner's conversations.
+            select: seconds to wait for the language model to say which topics to reopen: their passages come first. None is
+                what the layer is set to, by default 0: it is not asked. When it fails or is late, the local ranking stands
+                and `Recall.selected` says so.
         """
         scope = Scope(self.owner, None if everywhere else self.id)
-        return asked.recalled(self.layer, scope, question, budget, count)
+        return asked.reopened(self, scope, question, budget, count, select)
 
-    def context(
+    def context(  # noqa: PLR0913  # each is a choice of the host's, by keyword
         self,
         budget: int,
         system: str = "",
@@ -256,38 +278,40 @@ class Conversation:
         everywhere: bool = False,
         layout: Layout | None = None,
         count: TokenCounter | None = None,
+        select: float | None = None,
     ) -> Context:
         """The messages to send to the model, within a token budget. See `core.context.build_context`.
 
         Args:
             question: a message that is not in the store; by default the latest pending exchange is to be answered.
             memory: most tokens of recalled evidence, whatever the budget. everywhere: also from the owner's others.
+            select: see `recall`; `Context.notes` and `Context.llm` say what came of it.
         Raises:
             InputError: there is no message to answer, or it does not fit into the budget.
         """
         return asked.context_of(
             self,
-            asked.Wish(budget, system, question, policy_note, memory, everywhere, layout, count),
+            asked.Wish(budget, system, question, policy_note, memory, everywhere, layout, count, select),
         )
 
     def _analysed(self, message: Message) -> tuple[Passage, ...]:
         if not isinstance(message.text, str):
             raise InputError(f"a message must be text (str), got {type(message.text).__name__}")
-        return analyse(message, self.layer.embedder)
+        with encoder_faults():
+            return analyse(message, self.layer.embedder)
 
-    def _verdict(self, text: str, vector: Array | None) -> Verdict | None:
+    def _verdict(self, text: str, vector: Array | None, said: Sequence[Message] | None) -> Verdict | None:
         guard = self.layer.guard
         if guard is None:
             return None
-        said: Sequence[Message] = ()
-        if guard.policy.context_turns:
+        if said is None and guard.policy.context_turns:
             recent = self.layer.store.exchanges(
                 Scope(self.owner, self.id),
                 statuses=("completed", "pending"),
                 newest=guard.policy.context_turns // 2 + 1,
             )
             said = [m for e in recent for m in (e.user, e.reply) if m is not None]
-        return guard.check(text, said, vector=vector, conversation=f"{self.owner}/{self.id}")
+        return guard.check(text, said or (), vector=vector, conversation=account(self.owner, self.id))
 
     def _pending(self, turn: StoreTurn, exchange: str | None) -> str:
         if exchange is not None or self._last is not None:

@@ -9,12 +9,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 from numpy.typing import ArrayLike
 
+from topicality.config import Policy
 from topicality.core.drift import Reading, Settings, is_stale, step
 from topicality.core.drift_state import DriftState, is_count
 from topicality.core.landmarks import Landmarks
+from topicality.core.rules import flattened, texts_of
+from topicality.core.score import RuleMembers
+from topicality.embed import load_background
 from topicality.errors import ConfigError, InputError
+from topicality.ports import Embedder
 from topicality.types import Space
 
 VERSION = 1
@@ -38,6 +44,21 @@ class Eviction:
     why: Why
 
 
+def landmarks_of(policy: Policy, embedder: Embedder) -> Landmarks:
+    """Where a conversation may be heading: the policy's rules and the background's subjects.
+
+    Raises:
+        EmbedError: the encoder failed.
+    """
+    entries = texts_of(policy.sided())
+    vectors = iter(embedder.embed(flattened(entries)))
+    members: dict[str, list[RuleMembers]] = {"allowed": [], "blocked": []}
+    for entry in entries:
+        rows = [next(vectors) for _ in (*entry.members, *entry.counter)]
+        members[entry.side].append(RuleMembers(entry.rule.name, entry.members, np.array(rows[: len(entry.members)])))
+    return Landmarks.of_rules(members["allowed"], members["blocked"], load_background(embedder))
+
+
 class DriftTracker:
     """Keeps the drift state of many sessions; thread-safe.
 
@@ -48,8 +69,9 @@ class DriftTracker:
     least recently seen. A stale session that comes back starts afresh.
 
     Args:
-        settings: how drift is decided. landmarks: see `core.drift.step`. space: of the vectors.
-        sessions: most that are kept, at least 1; about 4 kB each with vectors of 384.
+        settings: how drift is decided. landmarks: see `core.drift.step` and `landmarks_of`. space: of the
+            vectors.
+        sessions: most that are kept, at least 1; about 8 kB each with vectors of 384.
         clock: seconds. The wall clock by default, not a monotonic one, since a snapshot outlives the process and the
             machine's start; a clock that goes backwards counts as standing still.
         on_evict: called for each session dropped, after the observation, outside the lock.

@@ -219,6 +219,7 @@ class Guard:
         verdict = decide(
             Case(
                 rules.policy,
+                rules.cuts,
                 reading.allowed,
                 reading.blocked,
                 spans=read.spans,
@@ -230,7 +231,7 @@ class Guard:
         )
         if read.notes or rules.notes:
             verdict = replace(verdict, notes=(*verdict.notes, *read.notes, *rules.notes))
-        return verdict, wants_judge(self.policy, verdict)
+        return verdict, self.judge is not None and wants_judge(self.policy, verdict, read.text)
 
     def _by_words(self, read: Read, status: Status, why: str) -> Verdict:
         verdict = by_keywords(self.policy, self._keywords.match(read.text), read.small_talk)
@@ -256,8 +257,13 @@ class Guard:
             note = f"the judge failed: {error}"
             return replace(local, status=status, notes=(*local.notes, note), llm=error.use)
         verdict = judged(self.policy, answer, local, use)
-        if len(read.text) > READS and SEVERITY[verdict.action] < SEVERITY[local.action]:
-            # It cannot speak for what it has not seen.
-            note = f"the judge read only the first {READS:,} characters, so its milder verdict does not count"
-            return replace(local, notes=(*local.notes, note), llm=use)
+        why = ""
+        if len(read.text) > READS:  # it cannot speak for what it has not seen
+            why = f"the judge read only the first {READS:,} characters"
+        elif any(
+            hit.side == "blocked" for hit in self._keywords.explicit(read.text)
+        ):  # nor against the policy's own words
+            why = "the message has a keyword of a blocked rule"
+        if why and SEVERITY[verdict.action] < SEVERITY[local.action]:
+            return replace(local, notes=(*local.notes, f"{why}, so the judge's milder verdict does not count"), llm=use)
         return verdict

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
 
 BATCH = 128  # exchanges embedded, and written, at a time
 _LONGEST = 200  # characters of an id that a store takes
+_PAGE = 1000  # exchanges of the store read at a time
 _SAID = ("user", "assistant")
+
+Mark = tuple[int, int | None]  # hashes of both texts
 
 Progress = Callable[[int], None]
 
@@ -124,25 +128,45 @@ def import_messages(
 
 def _fresh(talk: Conversation, pairs: Sequence[Pair]) -> tuple[list[Pair], Taken]:
     """The exchanges that are not in the store yet; replies that came since are added on the way."""
-    known = {exchange.id: exchange for exchange in talk.layer.store.exchanges(Scope(talk.owner, talk.id))}
+    store = talk.layer.store
+    known = _known(talk)
     fresh: list[Pair] = []
-    taken = Taken()
+    counts = Counter[str]()
     for pair in pairs:
         have = known.get(pair.id)
-        if have is None:
-            gone = bool(known) and talk.layer.store.exchange(talk.owner, talk.id, pair.id) is not None  # a tombstone
-            taken += Taken(other=int(gone))
-            fresh += [] if gone else [pair]
-        elif have.user.text != pair.user.text:
-            taken += Taken(other=1)
-        elif have.status == "completed" and have.reply is not None and have.reply.text == pair.reply.text:
-            taken += Taken(known=1)
-        elif have.status == "completed" and have.reply is not None and pair.reply.text.startswith(have.reply.text):
+        if have == _mark(pair.user.text, pair.reply.text):
+            counts["known"] += 1
+            continue
+        found = store.exchange(talk.owner, talk.id, pair.id) if known else None
+        if found is None:
+            fresh.append(pair)
+        elif (
+            found.status == "completed"
+            and found.user.text == pair.user.text
+            and found.reply is not None
+            and pair.reply.text.startswith(found.reply.text)
+        ):
             talk.edit(pair.id, pair.reply.text, side="assistant")
-            taken += Taken(answered=1)
-        else:
-            taken += Taken(other=1)
-    return fresh, taken
+            counts["answered"] += 1
+        else:  # a tombstone, too
+            counts["other"] += 1
+    return fresh, Taken(**counts)
+
+
+def _known(talk: Conversation) -> dict[str, Mark]:
+    """What is in the store, by id. Read a page at a time and without the texts: there may be a million exchanges."""
+    store = talk.layer.store
+    found: dict[str, Mark] = {}
+    for first in range(1, store.conversation(talk.owner, talk.id).exchanges + 1, _PAGE):
+        page = Scope(talk.owner, talk.id, ((first, first + _PAGE - 1),))
+        for exchange in store.exchanges(page, statuses=("completed", "pending", "failed")):
+            reply = exchange.reply.text if exchange.status == "completed" and exchange.reply is not None else None
+            found[exchange.id] = _mark(exchange.user.text, reply)
+    return found
+
+
+def _mark(user: str, reply: str | None) -> Mark:
+    return hash(user), None if reply is None else hash(reply)
 
 
 def _analysed(layer: Layer, pairs: Sequence[Pair]) -> Iterator[tuple[Sequence[Pair], list[tuple[Passage, ...]]]]:

@@ -56,12 +56,16 @@ def as_judge(judge: Llm | Callable[[str, str], Any] | Asker | None, timeout: flo
     )
 
 
-def wants_judge(policy: Policy, verdict: Verdict) -> bool:
-    """Whether the policy has the judge look at this verdict of the embedding tier."""
+def wants_judge(policy: Policy, verdict: Verdict, text: str) -> bool:
+    """Whether the policy has the judge look at this verdict of the local tiers.
+
+    "always" is every message that has a letter or a digit, small talk and keyword hits too. "borderline" is those that the
+    embeddings decided within the band.
+    """
+    if policy.judge == "always":
+        return any(character.isalnum() for character in text)
     if policy.judge == "never" or verdict.method != "embedding":
         return False
-    if policy.judge == "always":
-        return True
     if policy.scoring == "cosine":  # the band is of probabilities, and a bare cosine is none
         return False
     low, high = policy.borderline

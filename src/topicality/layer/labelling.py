@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import json
 import logging
-import queue
-import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 from uuid import uuid4
 
 from topicality.core import book as books
-from topicality.core.book import Book, Reading
-from topicality.core.label import words_of
+from topicality.core.book import Reading
 from topicality.core.spans import Spans, apart, holds, joined, size
-from topicality.core.topics import State, Topic, record_of, topic_of
+from topicality.core.topics import topic_of
 from topicality.core.worker import Batch, Gates, NotRun, Run, Setup, View, WorkerState, after, plan, run
-from topicality.errors import StoreError, TopicalityError
-from topicality.llm.asking import Asker
+from topicality.errors import TopicalityError
+from topicality.layer.shelf import Shelf
+from topicality.llm.asking import Asker, Stop
 from topicality.llm.roles import AskedLabeller
 from topicality.ports import Store, Turn
 from topicality.records import Applied, Change, Exchange, LogRun, Operation, PutState, PutTopic, RunRecord
 from topicality.types import LlmUse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 STATE = "labeller"  # the worker's state, by conversation
 LEASE = "labeller_lease"  # who is at work, until when: single flight across processes
@@ -39,6 +40,11 @@ def tokens(text: str) -> int:
     return len(text.encode("utf-8", "replace")) // 3 + 1
 
 
+def account(owner: str, conversation: str) -> str:
+    """Under which name the budget of a conversation is kept: no two conversations of any owners share one."""
+    return json.dumps([owner, conversation])
+
+
 def setup(gates: Gates | None = None, *, timeout: float = 60.0) -> Setup:
     """The worker's set-up for `relabel`, with the estimated token count."""
     return Setup(tokens, gates or Gates(), timeout=timeout)
@@ -49,7 +55,8 @@ class Relabelled:
     """What came of relabelling a conversation once.
 
     Attributes:
-        reason: "accepted", "rejected", "failed", "stale" (the exchanges were changed meanwhile), or the gate that was shut.
+        reason: "accepted", "rejected", "failed", "stale" (the exchanges were changed meanwhile), "stopped" (nobody waited
+            for the answer), or the gate that was shut.
         topics: ids of those that are different now. notes: what was left out of the reply. faults: why it was refused.
         llm: what each call cost.
     """
@@ -66,6 +73,26 @@ class Relabelled:
         return sum(use.calls for use in self.llm)
 
 
+class Remembered(Protocol):
+    """What a process remembers of a conversation while it holds it (`memory.Kept`): what is written here goes in there."""
+
+    @property
+    def shelf(self) -> Shelf:
+        """Its topics, after `begin`."""
+        ...
+
+    def begin(self, turn: Turn) -> None:
+        """Be what the store has."""
+        ...
+
+    def written(self, turn: Turn, numbers: Mapping[str, int]) -> None:
+        """Topics were written, and have these numbers."""
+        ...
+
+
+Hold = Callable[[str, str], AbstractContextManager[tuple[Turn, Remembered]]]
+
+
 def relabel(
     store: Store,
     owner: str,
@@ -75,7 +102,7 @@ def relabel(
     how: Setup | None = None,
     reading: Reading | None = None,
     scope: Literal["closed", "all"] = "closed",
-    clock: Callable[[], float] = time.time,
+    background: Background | None = None,
 ) -> Relabelled:
     """One batch of one conversation: the oldest exchanges of closed topics that the labeller has not seen.
 
@@ -85,31 +112,46 @@ def relabel(
     Args:
         how: gates, limits, and the time limit of each call. reading: how texts are read, as for the topics themselves.
         scope: "closed" shows exchanges of finalized topics only, "all" those of all topics.
-        clock: seconds since the epoch.
+        background: for who does this beside a chat.
     Raises:
         StoreError: the store failed.
     """
-    how, reading = how or setup(), reading or Reading()
+    how, reading, beside = how or setup(), reading or Reading(), background or Background()
     key = uuid4().hex
     with store.turn(owner, conversation) as turn:
-        now = clock()
+        now = beside.clock()
         state = WorkerState.load(turn.state(STATE))
         made = plan(state, _view(turn, state, how.gates, scope, running=_leased(turn, now)), how, now=now)
         if isinstance(made, NotRun):
             return Relabelled(made.reason)
         lease = json.dumps({"key": key, "until": now + 2.0 * how.timeout + 5.0}).encode()
-        _apply(turn, f"{key}-lease", owner, conversation, [PutState(LEASE, lease)])
-    labeller = AskedLabeller(asker, f"{owner}/{conversation}")
+        _apply(turn, f"{key}-lease", [PutState(LEASE, lease)])
+    labeller = AskedLabeller(asker, account(owner, conversation), beside.stop)
     done = run(labeller, made, how, key=key, at=now)
+    hold = beside.hold or (lambda *_: _unshared(store, owner, conversation, reading))
     try:
-        reason, operations = _written(store, owner, conversation, done, how, reading, clock)
+        with hold(owner, conversation) as (turn, kept):
+            reason, changed = _written(turn, kept, done, how, reading, beside)
     except BaseException:
         with suppress(TopicalityError), store.turn(owner, conversation) as turn:
-            _apply(turn, f"{key}-lost", owner, conversation, [PutState(LEASE, None)])
+            _freed(turn, key)
         raise
-    changed = tuple(one.topic.id for one in operations if isinstance(one, PutTopic))
     faults = (*(fault.text for fault in done.faults), *([done.error] if done.error else []))
     return Relabelled(reason, changed, done.notes, faults, tuple(labeller.uses))
+
+
+@dataclass(frozen=True, slots=True)
+class Background:
+    """What relabelling beside a chat needs to know.
+
+    Attributes:
+        hold: holds a conversation, with what the process remembers of it; None where nobody remembers anything.
+        stop: ends the waiting for the model. clock: seconds since the epoch.
+    """
+
+    hold: Hold | None = None
+    stop: Stop | None = None
+    clock: Callable[[], float] = time.time
 
 
 def relabel_all(
@@ -138,107 +180,50 @@ def relabel_all(
     return results
 
 
-def _written(
-    store: Store,
-    owner: str,
-    conversation: str,
-    done: Run,
-    how: Setup,
-    reading: Reading,
-    clock: Callable[[], float],
-) -> tuple[str, list[Operation]]:
-    """Write what came of a run: topics, the worker's state and the log together."""
+@contextmanager
+def _unshared(store: Store, owner: str, conversation: str, reading: Reading) -> Iterator[tuple[Turn, Remembered]]:
     with store.turn(owner, conversation) as turn:
-        now = clock()
-        state = WorkerState.load(turn.state(STATE))
-        reason: str = done.status
-        operations: list[Operation] = []
-        if not _current(turn, done.batch):
-            reason = "stale"
-        elif done.status == "accepted":
-            found = _found(turn, done, reading, now)
-            reason = "stale" if found is None else reason
-            operations = found or []
-        if reason != "stale":
-            operations.append(PutState(STATE, after(state, done, how.gates, now=now).dump()))
-        _apply(turn, done.id, owner, conversation, [*operations, LogRun(_logged(done)), PutState(LEASE, None)])
-    return reason, operations
+        yield turn, _Unshared(reading)
 
 
-class BackgroundLabeller:
-    """Relabels conversations in one thread of its own, while chatting goes on.
+class _Unshared:
+    """For who remembers nothing between two runs."""
 
-    `wake` returns at once. A conversation that waits already is not queued twice; when the queue is full, the wake is
-    dropped, since the next exchange wakes it again. Failures are logged, without text, and never reach the caller.
-    """
+    def __init__(self, reading: Reading) -> None:
+        self.shelf = Shelf()
+        self._reading = reading
 
-    def __init__(
-        self,
-        store: Store,
-        asker: Asker,
-        *,
-        how: Setup | None = None,
-        reading: Reading | None = None,
-        on_done: Callable[[str, str, Relabelled], None] | None = None,
-        waiting: int = 1000,
-    ) -> None:
-        self._store, self._asker, self._how, self._reading = store, asker, how, reading
-        self._on_done = on_done
-        self._queue: queue.Queue[tuple[str, str] | None] = queue.Queue(waiting)
-        self._queued: set[tuple[str, str]] = set()
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._closed = False
+    def begin(self, turn: Turn) -> None:
+        """See `Remembered`."""
+        self.shelf.read(turn, self._reading)
 
-    def wake(self, owner: str, conversation: str) -> bool:
-        """Have a look at a conversation when there is time; whether it waits now."""
-        with self._lock:
-            if self._closed or (owner, conversation) in self._queued:
-                return not self._closed
-            try:
-                self._queue.put_nowait((owner, conversation))
-            except queue.Full:
-                return False
-            self._queued.add((owner, conversation))
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="topicality-labelling", daemon=True)
-                self._thread.start()
-            return True
+    def written(self, turn: Turn, numbers: Mapping[str, int]) -> None:
+        """See `Remembered`."""
 
-    def wait(self) -> None:
-        """Until everything that was woken is done."""
-        self._queue.join()
 
-    def close(self, timeout: float = 5.0) -> None:
-        """Take nothing more, and give what is running up to `timeout` seconds to end."""
-        with self._lock:
-            self._closed = True
-            thread = self._thread
-        if thread is not None:
-            try:
-                self._queue.put_nowait(None)
-            except queue.Full:
-                _log.debug("labelling: closed with a full queue")
-            thread.join(timeout)
+def _written(
+    turn: Turn, kept: Remembered, done: Run, how: Setup, reading: Reading, beside: Background
+) -> tuple[str, tuple[str, ...]]:
+    """Write what came of a run, the worker's state and the log together; the reason, and the topics that changed."""
+    if done.status == "failed" and beside.stop is not None and beside.stop.stopped:
+        _freed(turn, done.id)
+        return "stopped", ()
+    now = beside.clock()
+    operations = _found(turn, kept, done, reading, now) if _current(turn, done.batch) else None
+    if operations is None:  # nothing of the reply is kept either: it may be about what was deleted
+        _freed(turn, done.id)
+        return "stale", ()
+    state = after(WorkerState.load(turn.state(STATE)), done, how.gates, now=now)
+    log = LogRun(_logged(done))
+    applied = _apply(turn, done.id, [*operations, PutState(STATE, state.dump()), log, PutState(LEASE, None)])
+    kept.written(turn, applied.topics)
+    return done.status, tuple(one.topic.id for one in operations if isinstance(one, PutTopic))
 
-    def _work(self) -> None:
-        while (job := self._queue.get()) is not None:
-            with self._lock:
-                self._queued.discard(job)
-                closed = self._closed
-            try:
-                if closed:
-                    continue
-                result = relabel(self._store, *job, self._asker, how=self._how, reading=self._reading)
-                if self._on_done is not None:
-                    self._on_done(*job, result)
-            except TopicalityError as error:
-                _log.warning("labelling a conversation failed: %s", type(error).__name__)
-            except Exception as error:  # noqa: BLE001 - one conversation must not end the labelling of all others
-                _log.error("labelling a conversation failed: %s", type(error).__name__)
-            finally:
-                self._queue.task_done()
-        self._queue.task_done()
+
+def _freed(turn: Turn, key: str) -> None:
+    """The lease of a run that came to nothing is given back; a conversation that was erased meanwhile stays erased."""
+    if turn.state(LEASE) is not None:
+        _apply(turn, f"{key}-lost", [PutState(LEASE, None)])
 
 
 def _leased(turn: Turn, now: float) -> bool:
@@ -274,9 +259,11 @@ def _first(spans: Spans, most: int, *, newest: bool = False) -> Spans:
 
 
 def _logged(done: Run) -> RunRecord:
-    """The run for the log; a reply may spell out the escape of NUL, which stores take for one."""
+    """The run for the log, without texts: nothing may outlive the exchanges that it was taken from."""
     record = done.record()
-    return replace(record, data=json.loads(json.dumps(record.data).replace("\\u0000", "\\u2400")))
+    left = {name: value for name, value in record.data.items() if name not in ("topics", "replies")}
+    spans = [[list(span) for span in topic.spans] for topic in done.topics]
+    return replace(record, data={**left, "topics": spans, "replies": len(done.replies)})
 
 
 def _current(turn: Turn, batch: Batch) -> bool:
@@ -292,61 +279,28 @@ def _same(old: Exchange, new: Exchange | None) -> bool:
     return (old.user, old.reply) == (new.user, new.reply)
 
 
-def _found(turn: Turn, done: Run, reading: Reading, now: float) -> list[Operation] | None:
-    """What an accepted run changes, on the topics as they are now; None when it speaks of one that is gone."""
+def _found(turn: Turn, kept: Remembered, done: Run, reading: Reading, now: float) -> list[Operation] | None:
+    """What a run changes, on the topics as they are now; None when it speaks of one that is gone."""
+    kept.begin(turn)
+    if done.status != "accepted":
+        return []
     topics = [topic_of(record) for record in turn.topics() if record.status != "dropped" and record.spans]
     wanted = {one.continues for one in done.topics if one.continues is not None}
     batch = joined(*(one.spans for one in done.topics))
     touched = [t for t in topics if t.id in wanted or apart(t.spans, batch) != t.spans]
     if not wanted <= {t.id for t in touched}:
         return None
-    spans = joined(batch, *(t.spans for t in touched))
-    exchanges = turn.exchanges(sequences=spans, statuses=("completed",))
-    kept = turn.state("topics") is not None
-    book = _book(turn, topics, reading)
+    exchanges = turn.exchanges(sequences=joined(batch, *(t.spans for t in touched)), statuses=("completed",))
     ids = [f"{done.id}-{n}" for n in range(1, len(done.topics) + 1)]
     recorded = books.relabelled(
-        book, touched, done.topics, exchanges, ids=ids, source=done.model, now=now, reading=reading
+        kept.shelf.book, touched, done.topics, exchanges, ids=ids, source=done.model, now=now, reading=reading
     )
-    operations: list[Operation] = [PutTopic(record_of(topic)) for topic in recorded.topics]
-    if kept:
-        operations += [PutState(name, value) for name, value in books.dump(recorded.book).items()]
-    return operations
+    operations = kept.shelf.keep(recorded)
+    if turn.state("topics") is not None:
+        return operations
+    return [one for one in operations if isinstance(one, PutTopic)]  # nobody has kept a book here, nor will this be one
 
 
-def _book(turn: Turn, topics: Sequence[Topic], reading: Reading) -> Book:
-    """What is remembered of the conversation; made from its topics where nothing was kept."""
-    kept = turn.state("topics")
-    if kept is not None:
-        try:
-            names = [str(name) for _, name in json.loads(kept)["recent"]]
-            values = {"topics": kept}
-            for name in ("lexicon", "latest", *(f"words:{one}" for one in dict.fromkeys(names))):
-                value = turn.state(name)
-                if value is not None:
-                    values[name] = value
-            newest = turn.exchanges(statuses=("completed",), newest=1)
-            return books.load(values, turn.topics(), newest[0] if newest else None, reading)
-        except (StoreError, ValueError, TypeError, KeyError):
-            _log.warning("what was kept of the topics is damaged; labels are made from the exchanges")
-    window = reading.rules.window
-    pairs = sorted(
-        (n, t.id) for t in topics for first, last in t.spans for n in range(max(first, last - window), last + 1)
-    )
-    recent = tuple(pairs[-window:])
-    names = [name for _, name in recent]
-    live = {t.id: t for t in topics if t.id in names}
-    book = Book(State(recent, sum(t.count for t in topics), live))
-    words = {}
-    lexicon = book.lexicon
-    for topic in live.values():
-        inside = turn.exchanges(sequences=topic.spans, statuses=("completed",))
-        grams = [(e.sequence, reading.grams(e)) for e in inside]
-        words[topic.id] = words_of(grams)
-        for _, one in grams:
-            lexicon = lexicon.added(one)
-    return Book(book.state, lexicon, words)
-
-
-def _apply(turn: Turn, key: str, owner: str, conversation: str, operations: Sequence[Operation]) -> Applied:
-    return turn.apply(Change(key, owner, conversation, tuple(operations)))
+def _apply(turn: Turn, key: str, operations: Sequence[Operation]) -> Applied:
+    info = turn.info()
+    return turn.apply(Change(key, info.owner, info.id, tuple(operations)))

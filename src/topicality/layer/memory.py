@@ -7,37 +7,39 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 from uuid import uuid4
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from topicality.config import Policy
 from topicality.core.book import Reading
 from topicality.core.drift import Reading as DriftReading
-from topicality.core.drift import Settings, fed_by, step
+from topicality.core.drift import Settings, fed_by, reading_of, step
 from topicality.core.drift_state import DriftState
 from topicality.core.landmarks import Landmarks
-from topicality.core.rules import flattened, texts_of
-from topicality.core.score import RuleMembers
 from topicality.embed import load, load_background
 from topicality.errors import InputError
 from topicality.layer import flow
 from topicality.layer.asked import recalled
 from topicality.layer.conversation import Conversation
+from topicality.layer.drift import landmarks_of
 from topicality.layer.guard import Guard
+from topicality.layer.labeller import BackgroundLabeller
+from topicality.layer.labelling import setup
 from topicality.layer.recall import Recall
 from topicality.layer.segmentation import TopicSegmenter
 from topicality.layer.shelf import Placed, Shelf
 from topicality.layer.topic_map import Mark, TopicMaps
-from topicality.ports import Embedder, Store, Turn
-from topicality.records import Change, ConversationRecord, Exchange, Imported, Operation, PutState, Scope
+from topicality.llm.asking import Asker, as_asker
+from topicality.llm.settings import Roles
+from topicality.ports import Embedder, Llm, Store, Turn
+from topicality.records import Change, ConversationRecord, Exchange, Imported, Operation, PutState, PutTopic, Scope
 from topicality.store import open_store
 from topicality.types import Verdict
 from topicality.vectors import Array
@@ -56,6 +58,7 @@ class Kept:
         self._live: flow.Live | None = None
         self.shelf = Shelf()
         self._before: Mark | None = None
+        self.looked = False  # whether the labeller was woken by this process
 
     def stream(self, turn: Turn) -> flow.Flow:
         """The conversation's segmenter as the store has it."""
@@ -82,7 +85,7 @@ class Kept:
         """Many completed exchanges go into their topics: what to write."""
         return self.shelf.take_many(turn, placed, now=now, reading=self._layer.reading, unread=stream.unread)
 
-    def written(self, turn: Turn, numbers: dict[str, int]) -> None:
+    def written(self, turn: Turn, numbers: Mapping[str, int]) -> None:
         """What `place` or the like gave is in the store; topics have these numbers."""
         self.shelf.written(turn, numbers)
         topics = [self.shelf.known[name] for name in numbers if name in self.shelf.known]
@@ -119,14 +122,21 @@ def settled(stream: flow.Flow, exchange: Exchange) -> Placed:
     return Placed(topic, exchange, provisional, late, topic in stream.aliases.values())
 
 
+LlmLike = str | Llm | Callable[[str, str], Any] | Asker
+
+
 class Layer:
     """Guard, drift, topics and memory over one store. Thread-safe; close it when done, or use it in a `with`.
 
     Args:
         store: it is closed with the layer. policy: None watches topics and drift of nothing, and refuses nothing.
         embedder: see `load_embedder`. clock: seconds since the epoch. ids: makes ids that are never repeated.
+        llm: a language model that judges borderline messages, names closed topics in the background, and picks topics to
+            reopen where it is asked to. None, and nothing is different from a layer that knows of none.
+        roles: which of these it does, and how long a message may wait for it.
     Attributes:
         guard: the policy's guard, for replies and streams; None without a policy.
+        asker: asks the model, within its budget; None without one. labeller: names closed topics; None if nobody does.
     """
 
     def __init__(
@@ -137,15 +147,22 @@ class Layer:
         *,
         clock: Callable[[], float] = time.time,
         ids: Callable[[], str] = lambda: uuid4().hex,
+        llm: LlmLike | None = None,
+        roles: Roles | None = None,
     ) -> None:
         self.store = store
         self.embedder = load(embedder)
         store.bind(self.embedder.space)
         self.clock = clock
         self.ids = ids
-        self.guard = None if policy is None else Guard(policy, self.embedder)
+        self.roles = roles or Roles()
+        self.asker = as_asker(llm)
+        judge = self.asker if self.roles.judge else None
+        wait = self.roles.judge or Roles().judge
+        self.guard = None if policy is None else Guard(policy, self.embedder, judge=judge, judge_timeout=wait)
         self.segmenter = TopicSegmenter(self.embedder)
         self.maps = TopicMaps(store)
+        self.labeller = self._labeller()
         self._kept: OrderedDict[tuple[str, str], Kept] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -181,8 +198,14 @@ class Layer:
         """Fail the exchanges that have been pending for `timeout` seconds or longer (a host that crashed); how many."""
         return self.store.sweep(self.clock(), timeout)
 
+    def llm_use(self) -> dict[str, dict[str, Any]]:
+        """What the language model was asked so far, by role: calls, tokens, seconds, outcomes; empty when it was not."""
+        return {} if self.asker is None else self.asker.counters.to_dict()
+
     def close(self) -> None:
-        """Close the store. Closing twice is fine."""
+        """Close the store; twice is fine. Waits for no language model, and 5 seconds at most for labels being written."""
+        if self.labeller is not None:
+            self.labeller.close()
         with self._lock:
             self._kept.clear()
         self.maps.clear()
@@ -206,14 +229,7 @@ class Layer:
         """Where a conversation may be heading: the policy's rules and the background's subjects."""
         if self.guard is None:
             return Landmarks([], self.embedder.space)
-        entries = texts_of(self.guard.policy.sided())
-        vectors = iter(self.embedder.embed(flattened(entries)))
-        members: dict[str, list[RuleMembers]] = {"allowed": [], "blocked": []}
-        for entry in entries:
-            rows = [next(vectors) for _ in (*entry.members, *entry.counter)]
-            own = RuleMembers(entry.rule.name, entry.members, np.array(rows[: len(entry.members)]))
-            members[entry.side].append(own)
-        return Landmarks.of_rules(members["allowed"], members["blocked"], load_background(self.embedder))
+        return landmarks_of(self.guard.policy, self.embedder)
 
     @contextmanager
     def held(self, owner: str, conversation: str) -> Iterator[tuple[Turn, Kept]]:
@@ -227,30 +243,63 @@ class Layer:
             while len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
 
+    def completed(self, kept: Kept, operations: Sequence[Operation]) -> bool:
+        """Whether the labeller has something to look at after these operations: a topic closed, or nobody looked yet."""
+        if self.labeller is None:
+            return False
+        closed = any(isinstance(one, PutTopic) and one.topic.status == "finalized" for one in operations)
+        first, kept.looked = not kept.looked, True
+        return first or closed
+
+    def _labeller(self) -> BackgroundLabeller | None:
+        if self.asker is None or self.roles.labels is None:
+            return None
+        how = setup(self.roles.labels, timeout=self.roles.label_timeout)
+        return BackgroundLabeller(
+            self.store, self.asker, how=how, reading=lambda: self.reading, hold=self._topics, clock=self.clock
+        )
+
+    @contextmanager
+    def _topics(self, owner: str, conversation: str) -> Iterator[tuple[Turn, Kept]]:
+        """As `held`, for a writer of topics that has had nothing to do with the messages."""
+        with self.held(owner, conversation) as (turn, kept):
+            kept.stream(turn)  # notices a conversation that was begun anew
+            yield turn, kept
+
     def drift(
         self, turn: Turn, vector: Array | None, verdict: Verdict | None, at: float
     ) -> tuple[DriftReading | None, list[PutState], tuple[str, ...]]:
         """The reading after a message, what to write of it, and notes; nothing without a policy."""
         if self.guard is None or verdict is None:
             return None, [], ()
-        state: DriftState | None = None
-        notes: tuple[str, ...] = ()
-        kept = turn.state(DRIFT)
-        if kept is not None:
-            try:
-                state = DriftState.from_dict(json.loads(kept))
-            except (InputError, ValueError):
-                _log.warning("the drift state of a conversation cannot be read and starts afresh")
-                notes = ("the drift state could not be read and starts afresh",)
-        settings = Settings(allowed_threshold=self._threshold)
-        space = self.embedder.space
-        if state is not None and state.space not in ("", str(space)):
-            state, notes = None, ("the drift state was of another encoder and starts afresh",)
+        state, notes = self._drifting(turn.state(DRIFT))
+        settings, space = Settings(allowed_threshold=self._threshold), self.embedder.space
         state, reading = step(
             state, vector, fed_by(verdict), now=at, settings=settings, landmarks=self.landmarks, space=space
         )
         value = json.dumps(state.to_dict(), separators=(",", ":")).encode()
         return reading, [PutState(DRIFT, value)], notes
+
+    def drifting(self, owner: str, conversation: str) -> DriftReading | None:
+        """The drift of a conversation as it stands between messages; None without a policy."""
+        if self.guard is None:
+            return None
+        state, _ = self._drifting(self.store.state(owner, conversation, DRIFT))
+        settings = Settings(allowed_threshold=self._threshold)
+        return reading_of(state, now=self.clock(), settings=settings, landmarks=self.landmarks)
+
+    def _drifting(self, kept: bytes | None) -> tuple[DriftState | None, tuple[str, ...]]:
+        """The drift state as it was written, and notes where it cannot be gone on with."""
+        if kept is None:
+            return None, ()
+        try:
+            state = DriftState.from_dict(json.loads(kept))
+        except (InputError, ValueError):
+            _log.warning("the drift state of a conversation cannot be read and starts afresh")
+            return None, ("the drift state could not be read and starts afresh",)
+        if state.space not in ("", str(self.embedder.space)):
+            return None, ("the drift state was of another encoder and starts afresh",)
+        return state, ()
 
     def write(self, turn: Turn, operations: Sequence[Operation]) -> dict[str, int]:
         """Write inside a turn; the numbers topics were given.
@@ -275,6 +324,8 @@ def open_layer(
     policy: Policy | str | Path | None = None,
     embedder: str | Embedder | Callable[[list[str]], ArrayLike] = "minilm",
     *,
+    llm: LlmLike | None = None,
+    roles: Roles | None = None,
     clock: Callable[[], float] = time.time,
     ids: Callable[[], str] = lambda: uuid4().hex,
 ) -> Layer:
@@ -284,14 +335,18 @@ def open_layer(
         url: "memory://"; "sqlite:///chat.db" or a path; "postgresql://user:password@host/database".
         policy: a `Policy`, a file or a preset; without one nothing is judged, only remembered.
         embedder: an encoder, or a name for `load_embedder`. A store keeps to the encoder it was begun with.
+        llm: "openai:gpt-4o-mini", "openai:MODEL@BASE_URL", "http://localhost:8080/v1", any callable
+            `(system, user) -> reply`, an `Llm`, or an `Asker` with budgets and prompts of your own. See `Layer`.
+        roles: which roles it has, and how long a message may wait for each.
         clock: seconds since the epoch. ids: makes ids that are never repeated.
     Raises:
-        ConfigError: the address, the policy or the encoder's name. MissingExtraError: a library is not installed.
+        ConfigError: the address, the policy, or the name of the encoder or the language model.
+        MissingExtraError: a library is not installed.
         SpaceMismatchError: the store has another encoder's vectors. StoreError: it cannot be opened.
     """
     store = open_store(url)
     try:
-        return Layer(store, policy, embedder, clock=clock, ids=ids)
+        return Layer(store, policy, embedder, clock=clock, ids=ids, llm=llm, roles=roles)
     except BaseException:
         store.close()
         raise

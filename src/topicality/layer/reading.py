@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import base64
+import math
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from topicality.config import FittedSide, Policy
+from topicality.config import FittedSide, Policy, Side
 from topicality.core.calibrate import Fit
 from topicality.core.followup import Fusion, context_features, fused
+from topicality.core.panel import Evidence, Panel
 from topicality.core.rules import compiled, flattened, texts_of
-from topicality.core.score import Evidence, Panel, RuleBook
+from topicality.core.score import RuleBook
 from topicality.core.text import content_stems, fold, is_long, is_small_talk, language, pieces
-from topicality.core.verdicts import SideReading
+from topicality.core.text import words as spoken_in
+from topicality.core.verdicts import SideReading, cuts_of
 from topicality.embed import load_background, load_weights
-from topicality.errors import ConfigError, EmbedError, InputError, SpaceMismatchError
+from topicality.errors import ConfigError, EmbedError, InputError, SpaceMismatchError, TopicalityError
 from topicality.layer import words
 from topicality.ports import Embedder
 from topicality.types import Message
@@ -29,8 +33,7 @@ Turn = Message | Mapping[str, Any] | str
 _TURN_CHARS = 4000  # of an earlier turn that are read
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(NamedTuple):
     """One message before any vector.
 
     Attributes:
@@ -40,6 +43,7 @@ class Read:
         long: whether it is too long to be read whole.
         context: what was said before, folded, oldest first.
         small_talk: whether it is nothing but small talk. language: the language, if the encoder does not cover it.
+        stems: content stems of the text.
         notes: what a reader of the verdict should know.
     """
 
@@ -51,10 +55,10 @@ class Read:
     small_talk: bool
     language: str | None
     notes: tuple[str, ...]
+    stems: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """What speaks for each side's rules, and for being on topic when the message is read with its context.
 
     Attributes:
@@ -75,6 +79,7 @@ class _Rules:
     panel: Panel | None  # both, scored together; None without rules
     fusion: Fusion
     fits: Mapping[str, Fit]
+    cuts: Mapping[Side, Sequence[float]]
     notes: tuple[str, ...]
 
 
@@ -86,6 +91,8 @@ class Reader:
         self.embedder = embedder
         self._lock = threading.Lock()
         self._rules: _Rules | None = None
+        self._function_words = words.function_words()
+        self._small_talk = words.small_talk()
 
     @property
     def rules(self) -> _Rules:
@@ -99,21 +106,24 @@ class Reader:
     def read(self, text: str, context: Sequence[Turn]) -> Read:
         """Fold and cut a message. Raises InputError if the context is malformed."""
         folded = fold(text)
-        known, longest = words.small_talk()
-        long = is_long(folded.text)
-        spans = pieces(folded.text) if long or self.policy.blocked else []
-        cut = tuple(folded.text[start:end] for start, end in spans) if len(spans) > 1 else ()
-        found = language(folded.text, words.function_words()) if self.embedder.languages is not None else None
-        wordless = not any(character.isalnum() for character in folded.text)
+        said = folded.text
+        spoken = spoken_in(said)
+        covered = self.embedder.languages
+        found = language(said, self._function_words, spoken) if covered is not None else None
+        long = is_long(said)
+        spans = pieces(said) if long or self.policy.blocked else ()
+        cut = tuple(said[start:end] for start, end in spans) if len(spans) > 1 else ()
+        wordless = not spoken and not any(map(str.isalnum, said))
         return Read(
-            folded.text,
-            cut if long and cut else (folded.text, *cut),
+            said,
+            cut if long and cut else (said, *cut),
             tuple(folded.source(start, end) for start, end in spans) if cut else (),
             long and bool(cut),
             self._turns(context),
-            wordless or is_small_talk(folded.text, known, longest),
-            None if found is None or found in (self.embedder.languages or ()) else found,
+            wordless or is_small_talk(said, *self._small_talk, spoken),
+            None if found is None or found in (covered or ()) else found,
             ("hidden or look-alike characters were folded",) if folded.changed else (),
+            content_stems(said, spoken),
         )
 
     def readings(self, reads: Sequence[Read], given: Array | None = None, *, fitted: bool = True) -> list[Reading]:
@@ -126,39 +136,41 @@ class Reader:
             EmbedError: the encoder failed, or gave a vector without direction.
         """
         rules = self.rules
-        texts: dict[str, int] = {}
-        for read in reads:
-            for piece in read.pieces if given is None or read.long else read.pieces[1:]:
-                texts.setdefault(piece, len(texts))
-            for turn in read.context:
-                texts.setdefault(turn, len(texts))
-        vectors = (
-            self.embedder.embed(list(texts)) if texts else np.zeros((0, self.embedder.space.dimension), np.float32)
-        )
-        wholes: list[Array] = []  # vectors of whole messages that the encoder did not make
-        order: list[int] = []
+        texts: dict[str, int] = {}  # what the encoder is asked, and the row of its answer
         said: list[str] = []
+        stems: list[Sequence[str]] = []
         starts: list[int] = []
+        wholes: list[tuple[int, int]] = []  # (row, message) of whole messages that the encoder is not asked about
         for number, read in enumerate(reads):
-            starts.append(len(said))
-            cut = read.pieces if read.long else read.pieces[1:]
-            rows = [texts[piece] for piece in cut]
-            if given is None and not read.long:
-                order.append(texts[read.pieces[0]])
-            else:
-                order.append(len(vectors) + len(wholes))
-                wholes.append(unit(vectors[rows].mean(axis=0)) if given is None else given[number])
-            order += [*rows, *(texts[turn] for turn in read.context)]
-            said += [read.text, *cut, *read.context]
-        matrix = _usable((np.vstack([vectors, *wholes]) if wholes else vectors)[order])
-        return self._evidence(reads, rules, matrix, said, starts, rules.fits if fitted else {})
+            start = len(said)
+            starts.append(start)
+            others = (*(read.pieces if read.long else read.pieces[1:]), *read.context)
+            said += [read.text, *others]
+            stems += [read.stems, *map(content_stems, others)]
+            if given is not None or read.long:
+                wholes.append((start, number))
+                start += 1
+            for text in said[start:]:
+                texts.setdefault(text, len(texts))
+        vectors = matrix = embedded(self.embedder, list(texts))
+        if len(texts) < len(said):
+            matrix = np.zeros((len(said), vectors.shape[1]), np.float32)
+            for row, text in enumerate(said):
+                if text in texts:
+                    matrix[row] = vectors[texts[text]]
+            for row, number in wholes:
+                pieces_of = [texts[piece] for piece in reads[number].pieces] if given is None else []
+                matrix[row] = unit(vectors[pieces_of].mean(axis=0)) if given is None else given[number]
+        return self._evidence(reads, rules, _usable(matrix), said, stems, starts, rules.fits if fitted else {})
 
     def given(self, vectors: ArrayLike, count: int) -> Array:
         """The caller's own vectors, checked. Raises InputError, SpaceMismatchError."""
         array = unit(vectors)
         if array.ndim != 2 or len(array) != count:
             raise InputError(f"one vector for each of {count} messages, got shape {array.shape}")
-        if array.shape[1] != self.embedder.space.dimension:
+        with encoder_faults():
+            dimension = self.embedder.space.dimension
+        if array.shape[1] != dimension:
             raise SpaceMismatchError(self.embedder.space, f"dimension {array.shape[1]}")
         if not array.any(axis=1).all():
             raise InputError(
@@ -167,6 +179,8 @@ class Reader:
         return array
 
     def _turns(self, context: Sequence[Turn]) -> tuple[str, ...]:
+        if context == ():
+            return ()
         if isinstance(context, str | Mapping) or not isinstance(context, Iterable):
             raise InputError("context must be a list of messages, oldest first")
         turns = [text_of(turn) for turn in list(context)[-4 * self.policy.context_turns :]]
@@ -179,12 +193,16 @@ class Reader:
         weights, fusion = load_weights()
         background = None
         if self.policy.scoring == "calibrated":
-            background = load_background(self.embedder)
+            with encoder_faults():
+                try:
+                    background = load_background(self.embedder)
+                except (InputError, SpaceMismatchError) as error:  # of another shape than it says
+                    raise EmbedError("the encoder gave unusable vectors") from error
             if self.policy.background:
-                extra = self.embedder.embed([fold(text).text for text in self.policy.background])
+                extra = embedded(self.embedder, [fold(text).text for text in self.policy.background])
                 background = background.extended(extra)
         entries = texts_of(self.policy.sided())
-        vectors = _usable(self.embedder.embed(flattened(entries))) if entries else np.zeros((0, 1), np.float32)
+        vectors = _usable(embedded(self.embedder, flattened(entries)))
         split = sum(len(entry.members) + len(entry.counter) for entry in entries if entry.side == "allowed")
         space, policy = self.embedder.space, self.policy
         notes: tuple[str, ...] = ()
@@ -204,6 +222,7 @@ class Reader:
             Panel(present) if present else None,
             fusion,
             _fits(policy, space.dimension),
+            cuts_of(policy),
             notes,
         )
 
@@ -213,10 +232,10 @@ class Reader:
         rules: _Rules,
         matrix: Array,
         said: list[str],
+        stems: list[Sequence[str]],
         starts: list[int],
         fits: Mapping[str, Fit],
     ) -> list[Reading]:
-        stems = [content_stems(text) for text in said] if self.policy.scoring == "calibrated" else None
         scored = iter(rules.panel.score(matrix, stems) if rules.panel else ())
         allowed = next(scored) if rules.allowed else None
         blocked = next(scored) if rules.blocked else None
@@ -227,7 +246,8 @@ class Reader:
             leaning = None
             if read.context and allowed is not None:
                 order = [*range(own.stop, end), start]
-                leaning = _leaning(rules, allowed.rows(order), matrix[order], [said[row] for row in order], fits)
+                told = [said[row] for row in order], [stems[row] for row in order]
+                leaning = _leaning(rules, allowed.rows(order), matrix[order], *told, fits)
             found.append(
                 Reading(
                     _side(rules.allowed, allowed, matrix, own, fits.get("allowed")),
@@ -236,6 +256,37 @@ class Reader:
                 )
             )
         return found
+
+
+class _EncoderFaults:
+    """Keeps nothing, so one serves all threads; a generator would take longer than what it stands around."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, TopicalityError):
+            raise EmbedError(f"the encoder raised {type(error).__name__}") from error
+
+
+_FAULTS = _EncoderFaults()
+
+
+def encoder_faults() -> AbstractContextManager[None]:
+    """Whatever an encoder of the host's raises inside becomes an EmbedError, the cause chained."""
+    return _FAULTS
+
+
+def embedded(embedder: Embedder, texts: Sequence[str]) -> Array:
+    """Vectors of texts, possibly none, shape (N, D). Raises EmbedError, also for an encoder that breaks its contract."""
+    with encoder_faults():
+        dimension = embedder.space.dimension
+        vectors = np.asarray(embedder.embed(texts), np.float32) if texts else np.zeros((0, dimension), np.float32)
+    if vectors.shape != (len(texts), dimension):
+        raise EmbedError(
+            f"the encoder gave shape {vectors.shape} for {len(texts)} texts, not ({len(texts)}, {dimension})"
+        )
+    return vectors
 
 
 def text_of(turn: object) -> str:
@@ -255,10 +306,12 @@ def text_of(turn: object) -> str:
 
 
 def _usable(vectors: Array) -> Array:
-    if not np.isfinite(vectors).all():
-        raise EmbedError("the encoder gave a vector with NaN or infinity inside")
-    if not vectors.any(axis=1).all():
-        raise EmbedError("the encoder gave a vector of zeros, which has no direction and cannot be compared")
+    for row in vectors:  # row by row: one small product for most messages
+        length = float(row.dot(row))
+        if length == 0.0:
+            raise EmbedError("the encoder gave a vector of zeros, which has no direction and cannot be compared")
+        if not length < math.inf:
+            raise EmbedError("the encoder gave a vector with NaN or infinity inside")
     return vectors
 
 
@@ -267,21 +320,26 @@ def _side(
 ) -> SideReading | None:
     if book is None or evidence is None:
         return None
-    part = evidence if own == slice(0, len(matrix)) else evidence.rows(own)
+    part = evidence if own.stop - own.start == len(matrix) else evidence.rows(own)
     vectors = matrix[own]
     if fit is not None:
         columns = [fit.apply(part.logits[:, index], vectors) for index in range(part.logits.shape[1])]
-        part = replace(part, logits=np.column_stack(columns), slope=part.slope * fit.slope)
+        part = part._replace(logits=np.column_stack(columns), slope=part.slope * fit.slope)
     return SideReading(book, vectors, part)
 
 
 def _leaning(
-    rules: _Rules, evidence: Evidence, vectors: Array, texts: list[str], fits: Mapping[str, Fit]
+    rules: _Rules,
+    evidence: Evidence,
+    vectors: Array,
+    texts: list[str],
+    stems: list[Sequence[str]],
+    fits: Mapping[str, Fit],
 ) -> tuple[float, int] | None:
     if rules.allowed is None or rules.allowed.background is None:
         return None
-    spread = rules.allowed.background.spread
-    features = context_features(texts, evidence, vectors, evidence.logits.max(axis=1), spread)
+    logits, spread = evidence.logits.max(axis=1), rules.allowed.background.spread
+    features = context_features(texts, stems, rules.allowed.standing(vectors), vectors, logits, spread)
     logit = fused(features[None, :], rules.fusion) - 0.5 * np.log(evidence.logits.shape[1])
     if "allowed" in fits:
         logit = fits["allowed"].apply(logit, vectors[-1:])

@@ -5,23 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from topicality.core.meter import TokenCounter
 from topicality.core.packet import Evidence
 from topicality.core.recall import analysis, head, render
 from topicality.core.recall.features import candidates, features
 from topicality.core.recall.pack import Said, Style, Topic, pack, shortlist
-from topicality.core.recall.pool import Ints, Place, Pool, Statistics, build, merged
+from topicality.core.recall.pool import Ints, Mask, Place, Pool, Statistics, build, merged
 from topicality.core.recall.question import Question, read
 from topicality.embed.recall import load_recall
 from topicality.errors import ConfigError, InputError
+from topicality.layer.selecting import Selected
 from topicality.ports import Embedder, Store
-from topicality.records import Exchange, Hit, Passage, Scope, Side, StoredPassage
+from topicality.records import Hit, Passage, Scope, Side, StoredPassage
 from topicality.types import Message
 from topicality.vectors import Array
 
 POOL, EXPAND = 150, 80  # hits taken from each search, and the best of them whose neighbours are read as well
 LARGE, POOL_LARGE, EXPAND_LARGE = 50_000, 80, 36  # the same from so many passages on, where reading takes the time
-DATED = 40  # hits taken from each search in the times that a question names
+DATED = 40  # hits taken from each search in the times that a question names, and in a favoured scope
+LIFT = (
+    3.0  # log-odds that passages gain which are in a favoured scope: as much as makes the difference to a plausible one
+)
 RADIUS = 1  # exchanges read around the best hits, to both sides; one more where exchanges have mostly one side
 _NAME_WORDS = 32  # words of a question that are looked up as names
 
@@ -65,6 +71,7 @@ class Recall:
         nothing_found: whether the store seems to have no answer; the passages are then only the nearest ones.
         method: "learned", or "plain" for an encoder that no weights were learned for.
         tokens: of the text.
+        selected: what a selector chose, and what that cost; None when none was asked.
     """
 
     text: str
@@ -73,6 +80,7 @@ class Recall:
     nothing_found: bool
     method: head.Method
     tokens: int
+    selected: Selected | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,7 +88,7 @@ class Case:
     """A question with its candidates, before packing: what `tools/train_recall.py` learns from.
 
     Attributes:
-        rows: candidates, as rows of the pool. found: their features by name.
+        rows: candidates, as rows of the pool. found: their features by name. favoured: which of them come first.
     """
 
     asked: Question
@@ -88,6 +96,7 @@ class Case:
     rows: Ints
     found: Mapping[str, Array]
     statistics: Statistics
+    favoured: Mask | None = None
 
 
 def analyse(
@@ -125,7 +134,7 @@ def analyse_all(
     ]
 
 
-def recall(
+def recall(  # noqa: PLR0913  # what to search, and by keyword how
     store: Store,
     embedder: Embedder,
     scope: Scope,
@@ -135,6 +144,7 @@ def recall(
     now: float,
     count: TokenCounter | None = None,
     topic_of: Topic | None = None,
+    favoured: Scope | None = None,
 ) -> Recall:
     """Find what matters for a question, within a token budget.
 
@@ -146,6 +156,8 @@ def recall(
         now: seconds since the epoch (UTC); "last week" counts from here.
         count: tokens of a text; None for the encoder's own tokenizer.
         topic_of: names the topic of an exchange by conversation and sequence, for the headers.
+        favoured: parts of one conversation whose passages are looked for by themselves, and come before others that are
+            about as good.
     Returns:
         At most `budget` tokens, passages in chronological order, none twice. Same store, same question: same answer.
     Raises:
@@ -156,7 +168,8 @@ def recall(
     if isinstance(budget, bool) or budget < 1:
         raise ConfigError("cannot be used", key="budget", got=budget, accepted="a whole number from 1")
     counter = count or token_counter(embedder)
-    case = gather(store, embedder, scope, question, now) if question.strip() and store.space else None
+    asked = bool(question.strip()) and store.space is not None
+    case = gather(store, embedder, scope, question, now, favoured=favoured) if asked else None
     if case is None:
         return Recall("", (), 0, True, "learned" if load_recall(embedder)[0] else "plain", 0)
     return answer(store, embedder, scope, case, budget, counter, topic_of)
@@ -183,6 +196,8 @@ def answer(
     if any_heads is not None:
         values = head.signals(case.pool, case.asked, case.found, scored, case.statistics)
         nothing = head.absence(any_heads, values, calibrated=heads is not None) >= 0.0
+    if case.favoured is not None:
+        scored = scored + LIFT * case.favoured
     pool, note = case.pool, render.NOTHING_NOTE if nothing else ""
     said = _texts(store, scope.owner, pool, shortlist(pool, case.rows, scored, budget))
     packed = pack(pool, case.rows, scored, said, budget, count, Style(note, topic_of, scope.conversation is None))
@@ -209,7 +224,13 @@ def answer(
 
 
 def gather(
-    store: Store, embedder: Embedder, scope: Scope, question: str, now: float, vector: Array | None = None
+    store: Store,
+    embedder: Embedder,
+    scope: Scope,
+    question: str,
+    now: float,
+    vector: Array | None = None,
+    favoured: Scope | None = None,
 ) -> Case | None:
     """The candidates for a question with their features; None when the scope has nothing that could be one."""
     asked = read(question, now)
@@ -220,6 +241,9 @@ def gather(
     spoken = store.search_words(scope, stems, most)
     near = store.search_vectors(scope, vector, most)
     dated: list[Hit] = []
+    if favoured is not None:
+        dated += store.search_vectors(favoured, vector, DATED)
+        dated += store.search_words(favoured, stems, DATED).hits
     for start, end in asked.ranges:
         inside = _within(scope, start, end)
         if inside is not None:
@@ -235,7 +259,11 @@ def gather(
     rows = candidates(pool, pool.places(hits), pool.places(set(best)), pool.inside(scope))
     if not len(rows):
         return None
-    return Case(asked, pool, rows, features(pool, asked, vector, rows), statistics)
+    first: Mask | None = None
+    if favoured is not None:
+        there = np.array([passage.conversation == favoured.conversation for passage in pool.passages], np.bool_)
+        first = (pool.inside(favoured) & there)[rows]
+    return Case(asked, pool, rows, features(pool, asked, vector, rows), statistics, first)
 
 
 def of_topic(store: Store, scope: Scope, topic: str) -> Scope:
@@ -298,10 +326,7 @@ def _around(
         around = range(max(1, place[1] - reach), place[1] + reach + 1)
         wanted.setdefault(place[0], set()).update(around)
     runs = {conversation: merged(wanted[conversation], 0) for conversation in sorted(wanted)}
-    found: list[StoredPassage] = []
-    for conversation, ranges in runs.items():
-        found += store.passages(Scope(owner, conversation, ranges))
-    return found, runs
+    return store.passages(*(Scope(owner, conversation, ranges) for conversation, ranges in runs.items())), runs
 
 
 def _texts(store: Store, owner: str, pool: Pool, rows: Ints) -> dict[int, Said]:
@@ -310,10 +335,9 @@ def _texts(store: Store, owner: str, pool: Pool, rows: Ints) -> dict[int, Said]:
     for row in rows:
         passage = pool.passages[row]
         wanted.setdefault(passage.conversation, set()).add(passage.sequence)
-    exchanges: dict[tuple[str, int], Exchange] = {}
-    for conversation, sequences in wanted.items():
-        for exchange in store.exchanges(Scope(owner, conversation, merged(sequences, 0)), statuses=("completed",)):
-            exchanges[conversation, exchange.sequence] = exchange
+    scopes = [Scope(owner, conversation, merged(sequences, 0)) for conversation, sequences in wanted.items()]
+    inside = store.exchanges(*scopes, statuses=("completed",))
+    exchanges = {(exchange.conversation, exchange.sequence): exchange for exchange in inside}
     found: dict[int, Said] = {}
     for row in rows.tolist():
         passage = pool.passages[row]

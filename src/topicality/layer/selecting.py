@@ -34,6 +34,13 @@ class Selected:
     notes: tuple[str, ...] = ()
     llm: LlmUse | None = None
 
+    def told(self) -> tuple[str, ...]:
+        """What a reader of a result should know, without text of the conversation."""
+        if self.strategy == "local":
+            return self.notes
+        count = len(self.topics)
+        return (f"topics that the language model reopened: {count}", *self.notes)
+
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
@@ -83,5 +90,6 @@ def select(
         answer, use = asker.ask(role, question, timeout=timeout, conversation=conversation)
     except AskError as error:
         _log.warning("the selector failed, the local ranking stands: %s", error.use.outcome)
-        return Selected(local.topics, notes=(f"the selector failed: {error}",), llm=error.use)
+        note = f"the selector failed, the local ranking stands: {error}"
+        return Selected(local.topics, notes=(note,), llm=error.use)
     return Selected(answer.topics, answer.needs_time, "llm", answer.notes, use)

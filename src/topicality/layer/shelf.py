@@ -80,14 +80,13 @@ class Shelf:
     latest: bytes = b""
 
     def read(self, turn: Turn, reading: Reading) -> None:
-        """Be what the store has. Cost: nothing when this process wrote last; otherwise all topics are read once."""
+        """Be what the store has. Cost: nothing when this process wrote last; otherwise the live topics are read."""
         if self.version == turn.info().topics_version:
             return
-        records = {topic.id: topic for topic in map(topic_of, turn.topics())}
         self.known.clear()
-        self.book = _loaded(turn, list(records.values()), reading)
+        self.book, topics = _loaded(turn, reading)
         self.latest = b""
-        for topic in records.values():
+        for topic in topics:
             self._remember(topic)
         self.version = turn.info().topics_version
 
@@ -275,34 +274,36 @@ class Shelf:
         live = self.book.state.live
         absent = [name for name in names if name not in live and name not in self.known]
         if any(foreign or turn.state(f"words:{name}") is not None for name in absent):  # a new topic has no words yet
-            for record in turn.topics():
-                if record.id in absent:
-                    self._remember(topic_of(record))
+            for record in turn.topics(absent):
+                self._remember(topic_of(record))
         found = {name: live.get(name) or self.known.get(name) for name in names}
         return {name: topic for name, topic in found.items() if topic is not None and topic.status != "dropped"}
 
 
-def _loaded(turn: Turn, topics: Sequence[Topic], reading: Reading) -> Book:
-    """The book as it was kept; made from the topics and their exchanges where it was not, or cannot be read."""
+def _loaded(turn: Turn, reading: Reading) -> tuple[Book, list[Topic]]:
+    """The book as it was kept, and its topics; made from all topics and their exchanges where it cannot be read."""
     kept = turn.state("topics")
-    if kept is None and not topics:
-        return Book()
+    if kept is None and not turn.info().topics:
+        return Book(), []
     try:
-        names = [str(name) for _, name in json.loads(kept or b"{}")["recent"]]
+        state = json.loads(kept or b"{}")
+        names = list(dict.fromkeys(str(name) for _, name in state["recent"]))
         values = {"topics": kept or b""}
-        for name in ("lexicon", "latest", *(f"words:{one}" for one in dict.fromkeys(names))):
+        for name in ("lexicon", "latest", *(f"words:{one}" for one in names)):
             value = turn.state(name)
             if value is not None:
                 values[name] = value
-        sequence = (json.loads(values["topics"])["past"] or [0])[0]
+        sequence = (state["past"] or [0])[0]
         latest = turn.exchanges(sequences=((sequence, sequence),)) if sequence else []
-        return books.load(values, [record_of(topic) for topic in topics], latest[0] if latest else None, reading)
+        records = turn.topics(names)
+        return books.load(values, records, latest[0] if latest else None, reading), [topic_of(one) for one in records]
     except (StoreError, ValueError, TypeError, KeyError) as error:
         if kept is not None:
             _log.warning(
                 "what was kept of the topics cannot be read (%s); made from the exchanges", type(error).__name__
             )
-        return _reread(turn, topics, reading)
+        topics = [topic_of(record) for record in turn.topics()]
+        return _reread(turn, topics, reading), topics
 
 
 def _lacking(sequences: Sequence[int], count: int) -> Sequence[int]:

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import threading
+from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from topicality.core.directory import name_of
 from topicality.core.topics import Topic, topic_of
 from topicality.ports import Store, Turn
+from topicality.records import ConversationRecord
 
 _ROOM = 50_000  # topics remembered in all
-_MARKS = ("topics", "labeller")  # states of which one changes whenever the topics do
+_LABELS = 2_000_000  # spans whose labels are remembered in all, 20 bytes each and the labels
 
-Mark = tuple[bytes | None, ...]
+Mark = tuple[int, int]  # which conversation, and the version of its topics
+
+
+_NOTHING: Mark = (0, 0)
+
+
+def _mark(record: ConversationRecord) -> Mark:
+    return record.born, record.topics_version
 
 
 class TopicMap:
@@ -37,6 +46,11 @@ class TopicMap:
             if place < 0 or self._spans[place][1] < sequence:
                 return None
             return self.topics.get(self._spans[place][2])
+
+    def label(self, sequence: int) -> str | None:
+        """The first label of the topic an exchange is in."""
+        topic = self.at(sequence)
+        return topic.labels[0] if topic is not None and topic.labels else None
 
     def listed(self) -> list[Topic]:
         """All topics, by number."""
@@ -64,17 +78,42 @@ class TopicMap:
                 insort(self._spans, (first, last, topic.id))
 
 
+class Labels:
+    """The first label of the topic that each exchange of a conversation is in, and nothing else: small. Never changed."""
+
+    def __init__(self, mark: Mark, topics: Iterable[Topic]) -> None:
+        self.mark = mark
+        self._names: list[str | None] = []
+        spans = []
+        for number, topic in enumerate(topics):
+            self._names.append(topic.labels[0] if topic.labels else None)
+            spans += [(first, last, number) for first, last in topic.spans]
+        spans.sort()
+        self._firsts, self._lasts, self._homes = (array("q", [span[part] for span in spans]) for part in range(3))
+
+    def __len__(self) -> int:
+        return len(self._firsts)
+
+    def label(self, sequence: int) -> str | None:
+        """See `TopicMap.label`."""
+        place = bisect_right(self._firsts, sequence) - 1
+        if place < 0 or self._lasts[place] < sequence:
+            return None
+        return self._names[self._homes[place]]
+
+
 class TopicMaps:
-    """Maps of many conversations; thread-safe. The store is asked for one small value to know whether a map still holds."""
+    """Maps of many conversations; thread-safe. The store is asked for one row to know whether a map still holds."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._maps: OrderedDict[tuple[str, str], TopicMap] = OrderedDict()
+        self._labels: OrderedDict[tuple[str, str], Labels] = OrderedDict()
         self._lock = threading.RLock()
 
     def of(self, owner: str, conversation: str) -> TopicMap:
         """The topics of a conversation as the store has them. Cost: all topics are read where they changed elsewhere."""
-        mark = tuple(self._store.state(owner, conversation, name) for name in _MARKS)
+        mark = _mark(self._store.conversation(owner, conversation))
         with self._lock:
             known = self._maps.get((owner, conversation))
             if known is not None and known.mark == mark:
@@ -88,13 +127,47 @@ class TopicMaps:
                 self._maps.popitem(last=False)
         return fresh
 
+    def labels(self, owner: str, conversation: str | None) -> Callable[[str, int], str | None]:
+        """The first label of the topic of an exchange, by conversation and sequence, as the store has them now.
+
+        Args:
+            conversation: the only one that will be asked for; None for all of the owner's.
+        Cost: for all, a row of each; then see `of`, but only small maps are kept.
+        """
+        if conversation is not None:
+            known = self.of(owner, conversation)
+            return lambda _, sequence: known.label(sequence)
+        marks = {record.id: _mark(record) for record in self._store.conversations(owner)}
+
+        def label(conversation: str, sequence: int) -> str | None:
+            return self._labelled(owner, conversation, marks.get(conversation, _NOTHING)).label(sequence)
+
+        return label
+
+    def _labelled(self, owner: str, conversation: str, mark: Mark) -> TopicMap | Labels:
+        place = (owner, conversation)
+        with self._lock:
+            whole, known = self._maps.get(place), self._labels.get(place)
+            if whole is not None and whole.mark == mark:
+                return whole
+            if known is not None and known.mark == mark:
+                self._labels.move_to_end(place)
+                return known
+        fresh = Labels(mark, [topic_of(record) for _, record in self._store.topics(owner, conversation)])
+        with self._lock:
+            self._labels[place] = fresh
+            self._labels.move_to_end(place)
+            while len(self._labels) > 1 and sum(map(len, self._labels.values())) > _LABELS:
+                self._labels.popitem(last=False)
+        return fresh
+
     def before(self, turn: Turn) -> Mark | None:
         """What marks the topics of the conversation that a turn holds; None when nothing is remembered of it."""
         info = turn.info()
         with self._lock:
             if (info.owner, info.id) not in self._maps:
                 return None
-        return tuple(turn.state(name) for name in _MARKS)
+        return _mark(info)
 
     def changed(self, turn: Turn, before: Mark | None, topics: Iterable[Topic]) -> None:
         """A turn wrote topics: carry the map on, if it was that of before."""
@@ -106,12 +179,13 @@ class TopicMaps:
             if known is None or known.mark != before:
                 self._maps.pop((info.owner, info.id), None)
                 return
-        known.put(topics, tuple(turn.state(name) for name in _MARKS))
+        known.put(topics, _mark(turn.info()))
 
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:
             self._maps.clear()
+            self._labels.clear()
 
 
 def tag_of(topic: Topic) -> str:

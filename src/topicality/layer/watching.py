@@ -14,7 +14,7 @@ from topicality.core.drift import Reading, fed_by
 from topicality.core.segment import Decision
 from topicality.core.segment.decisions import Talk
 from topicality.core.segment.entry import is_silent
-from topicality.layer.drift import DriftTracker
+from topicality.layer.drift import DriftTracker, landmarks_of
 from topicality.layer.guard import Guard
 from topicality.layer.segmentation import LiveSegmenter, TopicSegmenter
 from topicality.ports import Embedder
@@ -81,6 +81,8 @@ class Watcher:
         if self._guard is not None and not silent:
             verdict = self._guard.check(message.text, self._said, role=message.role, vector=vector)
             if message.role != "assistant":
+                if self._drift.landmarks is None:
+                    self._drift.landmarks = landmarks_of(self._guard.policy, self._topics.embedder)
                 drift = self._drift.observe(_SESSION, message.role, vector, fed_by(verdict))
             if verdict.action != "block":
                 self._said.append(message)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from importlib.resources import files
 
-from topicality.core.text import fold, sections, words
+from topicality.core.text import FunctionWords, fold, sections, words
 
 
 @lru_cache(maxsize=1)
@@ -17,10 +17,10 @@ def small_talk() -> tuple[frozenset[tuple[str, ...]], int]:
 
 
 @lru_cache(maxsize=1)
-def function_words() -> dict[str, frozenset[str]]:
-    """Words that only one language uses often, by ISO 639-1 code; a word of two languages counts for neither."""
+def function_words() -> FunctionWords:
+    """Words that only one language uses often; one that English uses too counts for English alone."""
     text = files("topicality").joinpath("presets", "function_words.txt").read_text("utf-8")
     # Folded, as messages are.
     lists = {code: set(words(fold(" ".join(lines)).text)) for code, lines in sections(text.splitlines()).items()}
     english = lists["en"]
-    return {code: frozenset(known if code == "en" else known - english) for code, known in lists.items()}
+    return FunctionWords.of({code: known if code == "en" else known - english for code, known in lists.items()})

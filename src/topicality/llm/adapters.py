@@ -15,7 +15,7 @@ from topicality.ports import Llm
 from topicality.types import LlmReply
 
 _NAME = re.compile(r"openai:(?P<model>\S+?)(?:@(?P<url>https?://\S+))?")
-_HOW = "openai:MODEL or openai:MODEL@BASE_URL"
+_HOW = "openai:MODEL, openai:MODEL@BASE_URL, or the address of a server"
 
 
 class CallableLlm:
@@ -61,7 +61,8 @@ def load_llm(
     """A language model by name.
 
     Args:
-        name: "openai:MODEL" or "openai:MODEL@BASE_URL", an `Llm`, any callable, or None.
+        name: "openai:MODEL" or "openai:MODEL@BASE_URL", an address ("http://localhost:8080/v1", whose first model is
+            taken), an `Llm`, any callable, or None.
         url: base URL of an OpenAI-compatible server; without a name, its first model is taken.
     Returns:
         None when neither is given.
@@ -71,6 +72,8 @@ def load_llm(
     if name is None:
         return OpenAILlm(None, url, api_key=api_key) if url else None
     if isinstance(name, str):
+        if name.startswith(("http://", "https://")) and not url:
+            return OpenAILlm(None, name, api_key=api_key)
         found = _NAME.fullmatch(name)
         if found is None:
             raise ConfigError("unknown language model", key="llm", got=name, accepted=_HOW)

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from topicality.core.packet import quoted
 from topicality.errors import LlmError
+from topicality.llm.adapters import load_llm
 from topicality.llm.budget import Budget, Counters, Purse
 from topicality.llm.prompts import read_prompts
 from topicality.ports import Llm
@@ -45,6 +46,37 @@ class Role(Generic[T]):
     name: str
     schema: Mapping[str, Any]
     read: Callable[[str], T | list[str]]
+
+
+class Stop:
+    """Ends the waiting for every question that was asked with it, from another thread and for good."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: set[threading.Event] = set()
+        self._stopped = False
+
+    @property
+    def stopped(self) -> bool:
+        """Whether `set` was called."""
+        return self._stopped
+
+    def set(self) -> None:
+        """Nobody waits any longer."""
+        with self._lock:
+            self._stopped = True
+            for event in self._waiting:
+                event.set()
+
+    def wait(self, event: threading.Event, timeout: float) -> None:
+        """Until the event is set, the time is up, or `set` is called."""
+        with self._lock:
+            if self._stopped:
+                return
+            self._waiting.add(event)
+        event.wait(timeout)
+        with self._lock:
+            self._waiting.discard(event)
 
 
 class Asker:
@@ -112,12 +144,19 @@ class Asker:
         return self._in_time(asked, work)
 
     def once(
-        self, role: str, user: str, schema: Mapping[str, Any], *, timeout: float, conversation: str = ""
+        self,
+        role: str,
+        user: str,
+        schema: Mapping[str, Any],
+        *,
+        timeout: float,
+        conversation: str = "",
+        stop: Stop | None = None,
     ) -> tuple[LlmReply, LlmUse]:
         """Ask without reading the reply, for a caller that holds it against its own rules. See `ask`.
 
         Args:
-            role: whose prompt is sent. user: the data, as JSON.
+            role: whose prompt is sent. user: the data, as JSON. stop: to end the waiting early.
         """
         asked = _Asked(role, self._clock(), timeout, conversation)
 
@@ -126,16 +165,16 @@ class Asker:
             asked.outcome = "ok"
             return reply
 
-        return self._in_time(asked, work)
+        return self._in_time(asked, work, stop)
 
-    def _in_time(self, asked: _Asked, work: Callable[[], T]) -> tuple[T, LlmUse]:
+    def _in_time(self, asked: _Asked, work: Callable[[], T], stop: Stop | None = None) -> tuple[T, LlmUse]:
         """Run in a daemon thread and stop waiting in time: a hanging model must not hold up a reply."""
         if self._purse.paused(asked.started):
             asked.outcome = "paused"
             raise self._failure(asked, "the model failed several times in a row and is left alone for a while")
         box: list[T] = []
         failed: list[str] = []
-        lock = threading.Lock()
+        lock, ended = threading.Lock(), threading.Event()
         state = {"back": False, "given up": False}
 
         def run() -> None:
@@ -149,10 +188,11 @@ class Asker:
                 state["back"] = True
                 if state["given up"]:
                     self._purse.hang(-1)
+            ended.set()
 
-        thread = threading.Thread(target=run, name=f"topicality-{asked.role}", daemon=True)
-        thread.start()
-        thread.join(asked.timeout)
+        stop = stop or Stop()
+        threading.Thread(target=run, name=f"topicality-{asked.role}", daemon=True).start()
+        stop.wait(ended, asked.timeout)
         with lock:
             back = state["back"]
             if not back:
@@ -161,6 +201,9 @@ class Asker:
         if back and box:
             self._purse.ended(self._clock(), failed=False)
             return box[0], self._ended(asked)
+        if not back and stop.stopped:
+            asked.outcome = "stopped"
+            raise self._failure(asked, "nobody waits for the answer any longer")
         late = not back or failed[0].startswith(_LATE)
         asked.outcome = "timeout" if late else asked.outcome or "failed"
         if asked.outcome != "over budget":
@@ -201,6 +244,14 @@ class Asker:
 
     def _failure(self, asked: _Asked, why: str) -> AskError:
         return AskError(why, self._ended(asked))
+
+
+def as_asker(llm: str | Llm | Callable[[str, str], Any] | Asker | None) -> Asker | None:
+    """An `Asker` with the usual budget around whatever `load_llm` takes; one that is given stays itself, None is None."""
+    if llm is None or isinstance(llm, Asker):
+        return llm
+    model = load_llm(llm)
+    return None if model is None else Asker(model)
 
 
 @dataclass

@@ -12,7 +12,7 @@ from topicality.core.expansion import Expansion, expansion_schema, read_expansio
 from topicality.core.replies import Judgement, judgement_schema, objects, read_judgement
 from topicality.core.selection import Selection, read_selection, selection_schema
 from topicality.errors import LlmError
-from topicality.llm.asking import Asker, AskError, Role
+from topicality.llm.asking import Asker, AskError, Role, Stop
 from topicality.ports import LabelReply
 from topicality.types import LlmUse
 
@@ -62,13 +62,16 @@ def expanding(rule: TopicRule, side: Side, others: Sequence[str]) -> tuple[Role[
 class AskedLabeller:
     """An `Asker` as a `ports.Labeller`: the worker of `core.worker` checks the replies and asks for the repair.
 
+    Args:
+        conversation: whose budget its calls count against. stop: ends the waiting for a reply.
     Attributes:
         uses: what its calls have cost, in order.
     """
 
-    def __init__(self, asker: Asker, conversation: str = "") -> None:
+    def __init__(self, asker: Asker, conversation: str = "", stop: Stop | None = None) -> None:
         self._asker = asker
         self._conversation = conversation
+        self._stop = stop
         self.uses: list[LlmUse] = []
 
     @property
@@ -79,7 +82,9 @@ class AskedLabeller:
     def label(self, system: str, user: str, schema: Mapping[str, Any], *, timeout: float) -> LabelReply:
         """See `ports.Labeller.label`. The prompt is that of the asker, which a host may have replaced."""
         try:
-            reply, use = self._asker.once("labeller", user, schema, timeout=timeout, conversation=self._conversation)
+            reply, use = self._asker.once(
+                "labeller", user, schema, timeout=timeout, conversation=self._conversation, stop=self._stop
+            )
         except AskError as error:
             self.uses.append(error.use)
             raise LlmError(str(error)) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from sqlalchemy.pool import QueuePool
 
 from topicality.errors import MissingExtraError, StoreError
 from topicality.records import NewerSchemaError
+from topicality.store.prepared import literally
 from topicality.store.schema import REVISION
 
 MIGRATIONS = Path(__file__).with_name("migrations")
@@ -38,9 +40,6 @@ def sqlite_engine(path: str, patience: float) -> Engine:
         connection.execute(
             "PRAGMA wal_autocheckpoint=4096"
         )  # pages, 16 MiB: a change touches a page for each of its words
-        connection.execute(
-            "PRAGMA wal_autocheckpoint=4096"
-        )  # pages, 16 MiB: a change touches a page for each of its words
         connection.execute("PRAGMA cache_size=-32768")  # 32 MiB
         if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
             try:
@@ -52,7 +51,7 @@ def sqlite_engine(path: str, patience: float) -> Engine:
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
         writes = connection.get_execution_options().get("topicality_writes", False)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+        literally(connection, "BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
 
@@ -145,8 +144,16 @@ def translated(where: str) -> Iterator[None]:
         raise StoreError(
             f"{where}: all connections are in use; call from fewer threads at once, or try again"
         ) from error
-    except (exc.SQLAlchemyError, sqlite3.Error) as error:
+    except Exception as error:
+        if not isinstance(error, (exc.SQLAlchemyError, *_drivers())):
+            raise
         raise StoreError(f"{where}: {_advice(error, lost=False)}") from error
+
+
+def _drivers() -> tuple[type[Exception], ...]:
+    """What the drivers raise where they are called without SQLAlchemy between (see `prepared`)."""
+    loaded = sys.modules.get("psycopg")
+    return (sqlite3.Error,) if loaded is None else (sqlite3.Error, loaded.Error)
 
 
 _SQLITE = {

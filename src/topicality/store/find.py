@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Row, bindparam, select
+from sqlalchemy import Connection, bindparam, select
 
 from topicality.records import SIDES, Hit, Scope, WordHits
 from topicality.store import rules, words
 from topicality.store import schema as t
+from topicality.store.index import unposted
 from topicality.store.near import Near, NearCache
-from topicality.store.rows import chosen
+from topicality.store.prepared import Found, Prepared, among, listed
+from topicality.store.rows import Talk, talks
 from topicality.vectors import Array
 
 PAGE = 8192  # rows read at a time
@@ -42,9 +44,9 @@ class Finder:
 
     def vectors(self, connection: Connection, scope: Scope, query: Array, limit: int) -> list[Hit]:
         """See `ports.Store.search_vectors`."""
-        talks = connection.execute(chosen(scope)).all()
-        near = self._filled(connection, scope, talks, len(query))
-        names = {talk.key: talk.name for talk in talks}
+        here = talks(connection, scope)
+        near = self._filled(connection, scope, here, len(query))
+        names = {talk.key: talk.name for talk in here}
 
         def fetch(ids: Ids) -> tuple[NDArray[np.int8], Array]:
             return _vectors(connection, ids, len(query))
@@ -60,28 +62,32 @@ class Finder:
                 near.forget(missing)
 
     def words(self, connection: Connection, scope: Scope, terms: Sequence[str], limit: int, dimension: int) -> WordHits:
-        """See `ports.Store.search_words`."""
+        """See `ports.Store.search_words`. The connection reads everything as of one moment."""
         wanted = dict.fromkeys((rules.term(value) for value in terms), 0)
-        talks = connection.execute(chosen(scope)).all()
-        total = sum(talk.passages for talk in talks)
-        mean = sum(talk.words for talk in talks) / total if total else 0.0
+        here = talks(connection, scope)
+        total = sum(talk.passages for talk in here)
+        mean = sum(talk.words for talk in here) / total if total else 0.0
         if not wanted or not total or limit < 1:
             return WordHits((), wanted, total, mean)
-        keys = np.array(sorted(talk.key for talk in talks), np.int64)
-        sizes = {talk.key: talk.numbers + 1 for talk in talks}
+        keys = np.array(sorted(talk.key for talk in here), np.int64)
+        sizes = {talk.key: talk.numbers + 1 for talk in here}
         firsts = np.concatenate([[0], np.cumsum([sizes[key] for key in keys.tolist()])]).astype(np.int64)
         scores = np.zeros(int(firsts[-1]))
         first_of = dict(zip(keys.tolist(), firsts.tolist(), strict=False))
-        for word, blocks in _postings(connection, scope, talks, list(wanted)).items():
-            rows = [(first_of[key] + block * words.BLOCK, data) for key, block, data in blocks if key in first_of]
+        blocks = _postings(connection, here, list(wanted))
+        for talk in here:
+            if talk.numbers > talk.posted:
+                for (word, block), (data, _) in words.postings(unposted(connection, talk.key, talk.posted)).items():
+                    if word in wanted:
+                        blocks.setdefault(word, []).append((talk.key, block, data))
+        for word, found in blocks.items():
+            rows = [(first_of[key] + block * words.BLOCK, data) for key, block, data in found]
             places, counts, lengths = words.unpack(rows)
-            inside = places < len(scores)  # a posting written since the conversations were read
-            places, counts, lengths = places[inside], counts[inside], lengths[inside]
             wanted[word] = len(places)
             share = words.weights(counts, lengths, frequency=len(places), passages=total, mean_length=mean)
             scores[places] += share  # a passage stands at most once among a word's postings
         if scope.filtered:
-            near = self._filled(connection, scope, talks, dimension)
+            near = self._filled(connection, scope, here, dimension)
             with near.lock:
                 ids = near.ids[near.matching(scope)]
             allowed = np.zeros(len(scores), np.bool_)
@@ -91,25 +97,25 @@ class Finder:
         top = words.best(scores, limit)
         at = np.searchsorted(firsts, top, side="right") - 1
         ids = (keys[at] << 32) | (top - firsts[at])
-        names = {talk.key: talk.name for talk in talks}
-        found = _places(connection, ids)
+        names = {talk.key: talk.name for talk in here}
+        known = _places(connection, ids)
         hits = []
         for key, score in zip(ids.tolist(), scores[top].tolist(), strict=True):
-            if key in found:
-                spoken = found[key].terms.split(" ")
-                hit = _hit(names[key >> 32], found[key], score)
+            if key in known:
+                spoken = known[key][-1].split(" ")
+                hit = _hit(names[key >> 32], known[key], score)
                 hits.append(replace(hit, counts=words.tally(spoken, wanted), length=len(spoken)))
         return WordHits(tuple(hits), wanted, total, mean)
 
-    def _filled(self, connection: Connection, scope: Scope, talks: Sequence[Row[Any]], dimension: int) -> Near:
+    def _filled(self, connection: Connection, scope: Scope, here: Sequence[Talk], dimension: int) -> Near:
         name = (scope.owner, scope.conversation, dimension)
         near = self._cache.get(name, dimension)
-        current = {talk.key for talk in talks}
+        current = {talk.key for talk in here}
         if not near.heads.keys() <= current or near.dead > 1024 + near.size // 4:
             self._cache.drop(name)
             near = self._cache.get(name, dimension)
         with near.lock:
-            for talk in talks:
+            for talk in here:
                 head = near.heads.get(talk.key, 0)
                 if talk.numbers > head:
                     near.heads[talk.key] = _load(connection, near, talk.key, head)
@@ -142,51 +148,69 @@ def _grouped(ids: Ids) -> list[tuple[int, list[int]]]:
     return [(int(key), (ids[keys == key] & _LOW).tolist()) for key in np.unique(keys)]
 
 
-_PLACES = select(t.passage).where(
-    t.passage.c.conversation == bindparam("key"),
-    t.passage.c.number.in_(bindparam("numbers", expanding=True, literal_execute=True)),
-)
-_VECTORS = _PLACES.with_only_columns(t.passage.c.number, t.passage.c.vector)
-_POSTINGS = select(t.posting.c.conversation, t.posting.c.word, t.posting.c.block, t.posting.c.data)
+def _numbered(*columns: Any) -> Prepared:
+    here = t.passage.c.conversation == bindparam("key")
+    return Prepared(
+        lambda dialect: select(*columns).where(here, among(t.passage.c.number, "numbers", dialect)),
+    )
 
 
-def _places(connection: Connection, ids: Ids) -> dict[int, Row[Any]]:
+_PASSAGE = t.passage.c
+_PLACES = _numbered(
+    _PASSAGE.number, _PASSAGE.sequence, _PASSAGE.side, _PASSAGE.position, _PASSAGE.first, _PASSAGE.last, _PASSAGE.at,
+    _PASSAGE.terms,
+)  # fmt: skip
+_VECTORS = _numbered(_PASSAGE.number, _PASSAGE.vector)
+
+
+def _posted(dialect: Any) -> Any:
+    table = t.posting
+    return select(table.c.conversation, table.c.word, table.c.block, table.c.data).where(
+        among(table.c.word, "words", dialect)
+    )
+
+
+_POSTED_HERE = Prepared(lambda dialect: _posted(dialect).where(t.posting.c.conversation == bindparam("key")))
+_POSTED = Prepared(lambda dialect: _posted(dialect).where(among(t.posting.c.conversation, "keys", dialect)))
+
+
+def _places(connection: Connection, ids: Ids) -> dict[int, Found]:
     found = {}
     for key, numbers in _grouped(ids):
-        for row in connection.execute(_PLACES, {"key": key, "numbers": numbers}).all():
-            found[(key << 32) | row.number] = row
+        for row in _PLACES.rows(connection, key=key, numbers=listed(connection, numbers)):
+            found[(key << 32) | row[0]] = row
     return found
 
 
 def _vectors(connection: Connection, ids: Ids, dimension: int) -> tuple[NDArray[np.int8], Array]:
     vectors = np.zeros((len(ids), dimension), np.int8)
     scales = np.zeros(len(ids), np.float32)
-    places = {key: place for place, key in enumerate(ids.tolist())}
+    order = np.argsort(ids)
     for key, numbers in _grouped(ids):
-        for number, blob in connection.execute(_VECTORS, {"key": key, "numbers": numbers}).all():
-            place = places[(key << 32) | number]
-            scales[place] = np.frombuffer(blob, np.float32, 1)[0]
-            vectors[place] = np.frombuffer(blob, np.int8, offset=4)
+        found = _VECTORS.rows(connection, key=key, numbers=listed(connection, numbers))
+        if found:
+            said, blobs = zip(*found, strict=True)
+            packed = np.frombuffer(b"".join(blobs), np.uint8).reshape(len(blobs), 4 + dimension)
+            places = order[np.searchsorted(ids, (key << 32) | np.array(said, np.int64), sorter=order)]
+            scales[places] = np.ascontiguousarray(packed[:, :4]).view(np.float32).ravel()
+            vectors[places] = packed[:, 4:].view(np.int8)
     return vectors, scales
 
 
 def _postings(
-    connection: Connection, scope: Scope, talks: Sequence[Row[Any]], terms: list[str]
+    connection: Connection, here: Sequence[Talk], terms: list[str]
 ) -> dict[str, list[tuple[int, int, bytes]]]:
-    table = t.posting
-    if len(talks) == 1:
-        query = _POSTINGS.where(table.c.conversation == talks[0].key)
+    spoken = listed(connection, terms)
+    if len(here) == 1:
+        rows = _POSTED_HERE.rows(connection, key=here[0].key, words=spoken)
     else:
-        query = _POSTINGS.where(
-            table.c.conversation.in_(chosen(scope).with_only_columns(t.conversation.c.key).order_by(None))
-        )
+        rows = _POSTED.rows(connection, keys=listed(connection, [talk.key for talk in here]), words=spoken)
     found: dict[str, list[tuple[int, int, bytes]]] = {}
-    for start in range(0, len(terms), 500):
-        rows = connection.execute(query.where(table.c.word.in_(terms[start : start + 500]))).all()
-        for key, word, block, data in rows:
-            found.setdefault(word, []).append((key, block, data))
+    for key, word, block, data in rows:
+        found.setdefault(word, []).append((key, block, data))
     return found
 
 
-def _hit(conversation: str, row: Row[Any], score: float) -> Hit:
-    return Hit(conversation, row.sequence, SIDES[row.side], row.position, row.first, row.last, row.at, score)
+def _hit(conversation: str, row: Found, score: float) -> Hit:
+    _, sequence, side, position, first, last, at, _ = row
+    return Hit(conversation, sequence, SIDES[side], position, first, last, at, score)

@@ -76,7 +76,7 @@ class MemoryStore:
         try:
             with self._open():
                 self._born += 1
-                fresh = Talk(self._born, ConversationRecord(owner, conversation))
+                fresh = Talk(self._born, ConversationRecord(owner, conversation, born=self._born))
                 turn = MemoryTurn(self._talks.get((owner, conversation), fresh), self._space, self._runs)
             yield turn
             if turn.changed:
@@ -95,6 +95,11 @@ class MemoryStore:
         """See `ports.Store.conversations`."""
         return [talk.info for talk in self._of(Scope(owner)) if talk.info.id > after][:limit]
 
+    def conversation(self, owner: str, conversation: str) -> ConversationRecord:
+        """See `ports.Store.conversation`."""
+        found = self._of(Scope(owner, conversation))
+        return found[0].info if found else ConversationRecord(owner, conversation)
+
     def exchange(self, owner: str, conversation: str, exchange: str) -> Exchange | None:
         """See `ports.Store.exchange`."""
         found = [talk.known(exchange) for talk in self._of(Scope(owner, conversation))]
@@ -102,18 +107,20 @@ class MemoryStore:
 
     def exchanges(
         self,
-        scope: Scope,
-        *,
+        *scopes: Scope,
         statuses: Sequence[ExchangeStatus] = (),
         newest: int | None = None,
         limit: int | None = None,
     ) -> list[Exchange]:
         """See `ports.Store.exchanges`."""
-        found = [exchange for talk in self._of(scope) for exchange in talk.selected(scope, statuses)]
+        found = [e for scope in scopes for talk in self._of(scope) for e in talk.selected(scope, statuses)]
         return last(found, newest)[:limit]
 
-    def passages(self, scope: Scope) -> list[StoredPassage]:
+    def passages(self, *scopes: Scope) -> list[StoredPassage]:
         """See `ports.Store.passages`."""
+        return [passage for scope in scopes for passage in self._passages(scope)]
+
+    def _passages(self, scope: Scope) -> list[StoredPassage]:
         found = ((talk.info.id, talk.passages[place], talk.time(place)) for talk, place in self._live(scope))
         ordered = sorted(
             found, key=lambda entry: (entry[0], order((entry[1].sequence, entry[1].side, entry[1].position)))

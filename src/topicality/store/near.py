@@ -174,8 +174,13 @@ class Near:
                 total += _ones(self._signs[word, part] ^ wanted[word])
             apart[part] = total
         apart[~keep] = np.iinfo(np.uint16).max
-        rows = np.argpartition(apart, count)[:count] if count < self.size else np.arange(self.size)
-        rows.sort()
+        if count >= self.size:
+            return np.flatnonzero(keep)
+        # Distances are small whole numbers: counting them finds the edge much faster than a partition does.
+        edge = int(np.searchsorted(np.cumsum(np.bincount(apart)), count))
+        rows = np.flatnonzero(apart <= edge)
+        ties = np.flatnonzero(apart[rows] == edge)
+        rows = np.delete(rows, ties[: len(rows) - count])  # the later ones stay
         return rows[keep[rows]]
 
     def _reserve(self, size: int) -> None:

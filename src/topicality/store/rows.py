@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, and_, or_, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, or_, select
 
 from topicality.records import (
     SIDES,
@@ -20,34 +20,45 @@ from topicality.records import (
 )
 from topicality.store import rules
 from topicality.store import schema as t
+from topicality.store.prepared import Prepared, among, listed
 from topicality.store.transfer import Bundle, Kept
 from topicality.types import Message
 
 RANGES = 200  # in one statement: SQLite refuses expressions nested deeper than 1,000
 
 
-def info(row: Row[Any]) -> ConversationRecord:
+class Talk(NamedTuple):
+    """The row of a conversation: see `schema.conversation`."""
+
+    key: int
+    owner: str
+    name: str
+    exchanges: int
+    topics: int
+    topics_version: int
+    changes: int
+    numbers: int
+    passages: int
+    words: int
+    last_at: float | None
+    posted: int
+
+
+def info(row: Talk) -> ConversationRecord:
     """A conversation's counts."""
     return ConversationRecord(
-        row.owner, row.name, row.exchanges, row.topics, row.topics_version, row.passages, row.words, row.last_at
-    )
+        row.owner, row.name, row.exchanges, row.topics, row.topics_version, row.passages, row.words, row.last_at,
+        row.key,
+    )  # fmt: skip
 
 
-def exchange_of(row: Row[Any], owner: str, conversation: str) -> Exchange:
+def exchange_of(row: Sequence[Any], owner: str, conversation: str) -> Exchange:
     """An exchange."""
-    reply = None if row.reply_text is None else Message("assistant", row.reply_text, row.reply_at, name=row.reply_name)
-    return Exchange(
-        owner,
-        conversation,
-        row.sequence,
-        row.id,
-        row.status,
-        Message("user", row.user_text, row.user_at, name=row.user_name),
-        reply,
-        row.failure,
-        row.begun_at,
-        json.loads(row.meta),
-    )
+    _, sequence, key, status, text, at, name, reply_text, reply_at, reply_name, failure, begun_at, meta = row
+    reply = None if reply_text is None else Message("assistant", reply_text, reply_at, name=reply_name)
+    user = Message("user", text, at, name=name)
+    plain = {} if meta == "{}" else json.loads(meta)
+    return Exchange(owner, conversation, sequence, key, status, user, reply, failure, begun_at, plain)
 
 
 def exchange_values(key: int, exchange: Exchange) -> dict[str, Any]:
@@ -70,19 +81,20 @@ def exchange_values(key: int, exchange: Exchange) -> dict[str, Any]:
     }
 
 
-def topic_of(row: Row[Any]) -> TopicRecord:
-    """A topic."""
+def topic_of(row: Sequence[Any]) -> TopicRecord:
+    """A topic, from the columns behind its conversation."""
+    number, key, status, labels, terms, spans, started_at, ended_at, updated_at, meta = row
     return TopicRecord(
-        row.id,
-        row.number,
-        row.status,
-        tuple(json.loads(row.labels)),
-        tuple(json.loads(row.terms)),
-        tuple((first, last) for first, last in json.loads(row.spans)),
-        row.started_at,
-        row.ended_at,
-        row.updated_at,
-        json.loads(row.meta),
+        key,
+        number,
+        status,
+        tuple(json.loads(labels)),
+        tuple(json.loads(terms)),
+        tuple((first, last) for first, last in json.loads(spans)),
+        started_at,
+        ended_at,
+        updated_at,
+        {} if meta == "{}" else json.loads(meta),
     )
 
 
@@ -103,23 +115,30 @@ def topic_values(key: int, topic: TopicRecord) -> dict[str, Any]:
     }
 
 
-def run_of(row: Row[Any]) -> RunRecord:
+def run_of(row: Sequence[Any]) -> RunRecord:
     """A run."""
-    return RunRecord(row.id, row.created_at, row.status, json.loads(row.data))
+    return RunRecord(row[2], row[3], row[4], json.loads(row[5]))
 
 
-def passage_of(row: Row[Any], conversation: str) -> StoredPassage:
+def passage_of(row: Sequence[Any], conversation: str) -> StoredPassage:
     """A passage, its vector decoded."""
-    vector = None if row.vector is None else rules.decode(row.vector)
-    terms = tuple(row.terms.split(" ")) if row.terms else ()
-    place = (row.sequence, SIDES[row.side], row.position, row.first, row.last)
-    return StoredPassage(conversation, *place, row.at, terms, vector)
+    _, sequence, side, position, _, first, last, at, terms, blob = row
+    vector = None if blob is None else rules.decode(blob)
+    spoken = tuple(terms.split(" ")) if terms else ()
+    return StoredPassage(conversation, sequence, SIDES[side], position, first, last, at, spoken, vector)
 
 
-def chosen(scope: Scope) -> Select[Any]:
-    """The conversations of a scope: the only way in to any row."""
-    query = select(t.conversation).where(t.conversation.c.owner == scope.owner).order_by(t.conversation.c.name)
-    return query if scope.conversation is None else query.where(t.conversation.c.name == scope.conversation)
+def held(connection: Connection, owner: str, conversation: str) -> Talk | None:
+    """A conversation's row. PostgreSQL locks it until the transaction ends; SQLite's holds everything anyway."""
+    row = _HELD.row(connection, owner=owner, name=conversation)
+    return None if row is None else Talk._make(row)
+
+
+def talks(connection: Connection, scope: Scope) -> list[Talk]:
+    """The conversations of a scope by name: the only way in to any row."""
+    if scope.conversation is None:
+        return [Talk._make(row) for row in _TALKS.rows(connection, owner=scope.owner)]
+    return [Talk._make(row) for row in _TALK.rows(connection, owner=scope.owner, name=scope.conversation)]
 
 
 def narrowed(table: Any, at: Any, scope: Scope) -> list[ColumnElement[bool]]:
@@ -154,73 +173,108 @@ def ranges(table: Any, scope: Scope) -> list[ColumnElement[bool] | None]:
     return [or_(*(and_(column >= first, column <= last) for first, last in part)) for part in parts]
 
 
-def one_exchange(connection: Connection, key: int, exchange: str) -> Row[Any] | None:
+def listing(scope: Scope) -> list[int] | None:
+    """A scope's sequences one by one, where nothing else narrows it and that is how to look them up; else None."""
+    if not scope.sequences or scope.since is not None or scope.until is not None or scope.sides:
+        return None
+    if sum(last - first + 1 for first, last in scope.sequences) > _CHUNK:
+        return None
+    return sorted({number for first, last in scope.sequences for number in range(first, last + 1)})
+
+
+def one_exchange(connection: Connection, key: int, exchange: str) -> Sequence[Any] | None:
     """The row of an exchange by id."""
-    return connection.execute(_BY_ID, {"key": key, "exchange": exchange}).first()
+    return _BY_ID.row(connection, key=key, exchange=exchange)
 
 
 def exchanges(
     connection: Connection,
+    scopes: Sequence[Scope],
+    statuses: Sequence[ExchangeStatus] = (),
+    newest: int | None = None,
+    limit: int | None = None,
+) -> list[Exchange]:
+    """See `ports.Store.exchanges`."""
+    found: list[Exchange] = []
+    for scope in scopes:
+        numbers = listing(scope) if newest is None and limit is None else None
+        if numbers is not None:
+            inside = [
+                exchange_of(row, scope.owner, name) for name, *row in _listed(connection, _BY_SEQUENCE, scope, numbers)
+            ]
+            found += [one for one in inside if (one.status in statuses if statuses else one.status != "deleted")]
+            continue
+        for talk in talks(connection, scope):
+            most = None if limit is None else limit - len(found)
+            found += _exchanges(connection, talk, scope, statuses, newest, most)
+    found = found if newest is None else found[max(0, len(found) - newest) :]
+    return found if limit is None else found[:limit]
+
+
+def _exchanges(
+    connection: Connection,
+    talk: Talk,
     scope: Scope,
     statuses: Sequence[ExchangeStatus],
     newest: int | None,
     limit: int | None,
 ) -> list[Exchange]:
-    """See `ports.Store.exchanges`."""
     table = t.exchange
     found: list[Exchange] = []
-    for talk in connection.execute(chosen(scope)).all():
-        inside: list[Exchange] = []
-        for part in ranges(table, scope):
-            query = select(table).where(table.c.conversation == talk.key, *narrowed(table, table.c.user_at, scope))
-            query = query.where(table.c.status.in_(statuses) if statuses else table.c.status != "deleted")
-            query = query if part is None else query.where(part)
-            query = query.order_by(table.c.sequence.desc() if newest is not None else table.c.sequence)
-            most = newest if newest is not None else None if limit is None else limit - len(found) - len(inside)
-            query = query if most is None else query.limit(max(0, most))
-            got = [exchange_of(row, scope.owner, talk.name) for row in connection.execute(query)]
-            inside += got[::-1] if newest is not None else got
-        found += inside
-        if limit is not None and newest is None and len(found) >= limit:
-            break
-    found = found if newest is None else found[max(0, len(found) - newest) :]
-    return found if limit is None else found[:limit]
+    for part in ranges(table, scope):
+        query = select(table).where(table.c.conversation == talk.key, *narrowed(table, table.c.user_at, scope))
+        query = query.where(table.c.status.in_(statuses) if statuses else table.c.status != "deleted")
+        query = query if part is None else query.where(part)
+        query = query.order_by(table.c.sequence.desc() if newest is not None else table.c.sequence)
+        most = newest if newest is not None else None if limit is None else limit - len(found)
+        query = query if most is None else query.limit(max(0, most))
+        got = [exchange_of(row, talk.owner, talk.name) for row in connection.execute(query)]
+        found += got[::-1] if newest is not None else got
+    return found
 
 
-def passages(connection: Connection, scope: Scope) -> list[StoredPassage]:
+def passages(connection: Connection, scopes: Sequence[Scope]) -> list[StoredPassage]:
     """See `ports.Store.passages`."""
     table = t.passage
     found: list[StoredPassage] = []
-    for talk in connection.execute(chosen(scope)).all():
-        for part in ranges(table, scope):
-            query = select(table).where(table.c.conversation == talk.key, *narrowed(table, table.c.at, scope))
-            query = query.where(table.c.number.is_not(None), *([] if part is None else [part]))
-            query = query.order_by(table.c.sequence, table.c.side, table.c.position)
-            found += [passage_of(row, talk.name) for row in connection.execute(query)]
+    for scope in scopes:
+        numbers = listing(scope)
+        if numbers is not None:
+            found += [passage_of(row, name) for name, *row in _listed(connection, _PASSAGES, scope, numbers)]
+            continue
+        for talk in talks(connection, scope):
+            for part in ranges(table, scope):
+                query = select(table).where(table.c.conversation == talk.key, *narrowed(table, table.c.at, scope))
+                query = query.where(table.c.number.is_not(None), *([] if part is None else [part]))
+                query = query.order_by(table.c.sequence, table.c.side, table.c.position)
+                found += [passage_of(row, talk.name) for row in connection.execute(query)]
     return found
+
+
+def _listed(connection: Connection, statement: Prepared, scope: Scope, numbers: Sequence[int]) -> list[Any]:
+    place = {"owner": scope.owner, "name": scope.conversation, "numbers": listed(connection, numbers)}
+    return statement.rows(connection, **place)
 
 
 def topics(connection: Connection, scope: Scope, dropped: bool) -> list[tuple[str, TopicRecord]]:
     """See `ports.Store.topics`."""
-    query = (
-        select(t.topic, t.conversation.c.name.label("talk"))
-        .join(t.conversation, t.conversation.c.key == t.topic.c.conversation)
-        .where(t.conversation.c.owner == scope.owner)
-        .order_by(t.conversation.c.name, t.topic.c.number)
-    )
-    if scope.conversation is not None:
-        query = query.where(t.conversation.c.name == scope.conversation)
-    if not dropped:
-        query = query.where(t.topic.c.status != "dropped")
-    return [(row.talk, topic_of(row)) for row in connection.execute(query)]
+    found: list[tuple[str, TopicRecord]] = []
+    for talk in talks(connection, scope):
+        rows = _TOPICS.rows(connection, key=talk.key)
+        found += [(talk.name, topic_of(row[1:])) for row in rows if dropped or row[3] != "dropped"]
+    return found
 
 
-def state(connection: Connection, scope: Scope, name: str) -> bytes | None:
+def topics_named(connection: Connection, key: int, ids: Sequence[str]) -> list[TopicRecord]:
+    """Topics of a conversation by id, by number; no dropped ones."""
+    rows = _TOPICS_NAMED.rows(connection, key=key, ids=listed(connection, ids))
+    return [topic_of(row[1:]) for row in rows if row[3] != "dropped"]
+
+
+def state(connection: Connection, key: int, name: str) -> bytes | None:
     """See `ports.Store.state`."""
-    query = select(t.state.c.value).join(t.conversation, t.conversation.c.key == t.state.c.conversation)
-    query = query.where(t.conversation.c.owner == scope.owner, t.conversation.c.name == scope.conversation)
-    value = connection.execute(query.where(t.state.c.name == name)).scalar()
-    return None if value is None else bytes(value)
+    row = _STATE.row(connection, key=key, state=name)
+    return None if row is None else bytes(row[0])
 
 
 def runs(connection: Connection, scope: Scope, limit: int) -> list[RunRecord]:
@@ -230,10 +284,10 @@ def runs(connection: Connection, scope: Scope, limit: int) -> list[RunRecord]:
     return [run_of(row) for row in connection.execute(query.order_by(t.run.c.key.desc()).limit(limit))]
 
 
-def bundle(connection: Connection, talk: Row[Any]) -> Bundle:
+def bundle(connection: Connection, talk: Talk) -> Bundle:
     """All of a conversation, for an export."""
 
-    def every(table: Any, order: Any) -> Sequence[Row[Any]]:
+    def every(table: Any, order: Any) -> Sequence[Any]:
         return connection.execute(select(table).where(table.c.conversation == talk.key).order_by(order)).all()
 
     return Bundle(
@@ -248,18 +302,53 @@ def bundle(connection: Connection, talk: Row[Any]) -> Bundle:
             )
             for row in every(t.passage, t.passage.c.sequence)
         ],
-        [topic_of(row) for row in every(t.topic, t.topic.c.number)],
+        [topic_of(row[1:]) for row in every(t.topic, t.topic.c.number)],
         {row.name: bytes(row.value) for row in every(t.state, t.state.c.name)},
         [run_of(row) for row in every(t.run, t.run.c.key)],
     )  # fmt: skip
 
 
-def _by_id() -> Select[Any]:
-    from sqlalchemy import bindparam
+# The statements of every message and search, built once.
+_TALKS = Prepared(
+    select(t.conversation).where(t.conversation.c.owner == bindparam("owner")).order_by(t.conversation.c.name)
+)
+_ONE = select(t.conversation).where(
+    t.conversation.c.owner == bindparam("owner"), t.conversation.c.name == bindparam("name")
+)
+_TALK = Prepared(_ONE)
+_HELD = Prepared(_ONE.with_for_update())
+_STATE = Prepared(
+    select(t.state.c.value).where(t.state.c.conversation == bindparam("key"), t.state.c.name == bindparam("state"))
+)
+_BY_ID = Prepared(
+    select(t.exchange).where(t.exchange.c.conversation == bindparam("key"), t.exchange.c.id == bindparam("exchange"))
+)
 
-    return select(t.exchange).where(
-        t.exchange.c.conversation == bindparam("key"), t.exchange.c.id == bindparam("exchange")
+
+def _of_list(table: Any) -> Select[Any]:
+    """Rows of a conversation, with its name before them."""
+    here = t.conversation.c
+    return (
+        select(here.name, table)
+        .join(table, table.c.conversation == here.key)
+        .where(here.owner == bindparam("owner"), here.name == bindparam("name"))
+        .order_by(table.c.sequence)
     )
 
 
-_BY_ID = _by_id()
+_BY_SEQUENCE = Prepared(lambda dialect: _of_list(t.exchange).where(among(t.exchange.c.sequence, "numbers", dialect)))
+_PASSAGES = Prepared(
+    lambda dialect: (
+        _of_list(t.passage)
+        .where(among(t.passage.c.sequence, "numbers", dialect), t.passage.c.number.is_not(None))
+        .order_by(t.passage.c.side, t.passage.c.position)
+    )
+)
+_TOPICS_NAMED = Prepared(
+    lambda dialect: (
+        select(t.topic)
+        .where(t.topic.c.conversation == bindparam("key"), among(t.topic.c.id, "ids", dialect))
+        .order_by(t.topic.c.number)
+    )
+)
+_TOPICS = Prepared(select(t.topic).where(t.topic.c.conversation == bindparam("key")).order_by(t.topic.c.number))

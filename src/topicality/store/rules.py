@@ -149,6 +149,8 @@ def dumped(value: Mapping[str, Any], what: str = "meta") -> str:
     Raises:
         InputError: something in it is not a JSON value.
     """
+    if value == {}:
+        return "{}"
     try:
         text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
@@ -198,10 +200,13 @@ def _pending(exchange: str, known: Exchange | None, wanted: str) -> Exchange:
 def _passage(passage: Passage, text: str, space: Space | None) -> None:
     if not 0 <= passage.start <= passage.end <= len(text):
         raise InputError(f"a passage [{passage.start}, {passage.end}) is outside its text of {len(text)} characters")
-    for value in passage.terms:
-        if not value or value.split() != [value] or "\0" in value:
-            raise InputError("a term must be one word: not blank, no white space inside")
-        plain(value, "a term")
+    try:
+        whole = " ".join(passage.terms)
+    except TypeError:
+        raise InputError("a term must be a string") from None
+    if "\0" in whole or tuple(whole.split()) != tuple(passage.terms):
+        raise InputError("a term must be one word: not blank, no white space inside")
+    plain(whole, "a term")
     if passage.vector is not None:
         encode(passage.vector, space)
 

@@ -18,7 +18,7 @@ from sqlalchemy import (
     text,
 )
 
-REVISION = "0001"  # the newest migration
+REVISION = "0002"  # the newest migration
 
 metadata = MetaData()
 
@@ -54,6 +54,7 @@ conversation = Table(
     Column("passages", Integer, nullable=False, server_default="0"),  # live passages
     Column("words", BigInteger, nullable=False, server_default="0"),  # their terms
     Column("last_at", Float(53)),
+    Column("posted", BigInteger, nullable=False, server_default="0"),  # up to this number, words are among the postings
     UniqueConstraint("owner", "name", name="uq_conversation_owner_name"),
     sqlite_autoincrement=True,
 )

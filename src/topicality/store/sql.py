@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 
 from numpy.typing import ArrayLike
@@ -32,6 +32,8 @@ from topicality.store import rows, rules, transfer
 from topicality.store import schema as t
 from topicality.store.connect import migrate, translated
 from topicality.store.find import Finder
+from topicality.store.prepared import literally
+from topicality.store.rows import Talk
 from topicality.store.transfer import Bundle
 from topicality.store.write import Writer, erase, hold, put_setting
 from topicality.types import Space
@@ -47,20 +49,16 @@ class SqlTurn:
         self._writer = writer
         self._space = space
         self.changed = False
+        self.ended = False
         self.removed = False
 
     def info(self) -> ConversationRecord:
         """See `ports.Turn.info`."""
-        counts = self._writer.counts
-        names = ("exchanges", "topics", "topics_version", "passages", "words", "last_at")
-        return ConversationRecord(
-            self._scope.owner, self._scope.conversation or "", **{name: counts[name] for name in names}
-        )
+        return self._writer.info()
 
     def exchange(self, exchange: str) -> Exchange | None:
         """See `ports.Turn.exchange`."""
-        row = rows.one_exchange(self._connection, self._writer.key, exchange)
-        return None if row is None else rows.exchange_of(row, self._scope.owner, self._scope.conversation or "")
+        return self._writer.exchange(exchange)
 
     def exchanges(
         self,
@@ -71,26 +69,35 @@ class SqlTurn:
     ) -> list[Exchange]:
         """See `ports.Turn.exchanges`."""
         scope = Scope(self._scope.owner, self._scope.conversation, sequences)
-        return rows.exchanges(self._connection, scope, statuses, newest, None)
+        return rows.exchanges(self._connection, [scope], statuses, newest)
 
-    def topics(self) -> list[TopicRecord]:
+    def topics(self, ids: Sequence[str] | None = None) -> list[TopicRecord]:
         """See `ports.Turn.topics`."""
+        if ids is not None:
+            return rows.topics_named(self._connection, self._writer.key, ids)
         return [topic for _, topic in rows.topics(self._connection, self._scope, dropped=False)]
 
     def state(self, name: str) -> bytes | None:
         """See `ports.Turn.state`."""
-        return rows.state(self._connection, self._scope, name)
+        return rows.state(self._connection, self._writer.key, name)
 
     def apply(self, change: Change) -> Applied:
         """See `ports.Turn.apply`."""
         rules.check(change, self._space)
+        if self.ended:
+            raise StoreError("an earlier error ended this turn; begin another one")
         counts = dict(self._writer.counts)
+        literally(self._connection, "SAVEPOINT topicality")
         try:
-            with self._connection.begin_nested():
-                applied = self._writer.apply(change)
+            applied = self._writer.apply(change)
         except BaseException:
             self._writer.undo(counts)
+            self.ended = True
+            with suppress(Exception):  # a full disk or a lost connection has undone everything, and left no savepoint
+                literally(self._connection, "ROLLBACK TO SAVEPOINT topicality")
+                self.ended = False
             raise
+        literally(self._connection, "RELEASE SAVEPOINT topicality")
         self.note(change, applied)
         return applied
 
@@ -110,6 +117,7 @@ class SqlStore:
 
     def __init__(self, engine: Engine, where: str, *, runs: int = 100, room: int = 256 << 20) -> None:
         self._engine = engine
+        self._writes = engine.execution_options(topicality_writes=True)
         self._where = where
         self._runs = runs
         self._finder = Finder(room)
@@ -149,7 +157,7 @@ class SqlStore:
             writer = Writer(connection, hold(connection, owner, conversation), space, self._runs)
             turn = SqlTurn(connection, scope, writer, space)
             yield turn
-            if turn.changed:
+            if turn.changed and not turn.ended:
                 writer.finish()
             else:
                 connection.get_transaction().rollback()  # type: ignore[union-attr]  # begun in `_writing`
@@ -170,33 +178,39 @@ class SqlStore:
 
     def conversations(self, owner: str, *, after: str = "", limit: int | None = None) -> list[ConversationRecord]:
         """See `ports.Store.conversations`."""
-        query = rows.chosen(Scope(owner)).where(t.conversation.c.name > after).limit(limit)
+        query = select(t.conversation).where(t.conversation.c.owner == owner, t.conversation.c.name > after)
+        query = query.order_by(t.conversation.c.name).limit(limit)
         with self._reading() as connection:
-            return [rows.info(row) for row in connection.execute(query)]
+            return [rows.info(Talk._make(row)) for row in connection.execute(query)]
+
+    def conversation(self, owner: str, conversation: str) -> ConversationRecord:
+        """See `ports.Store.conversation`."""
+        with self._reading() as connection:
+            found = rows.talks(connection, Scope(owner, conversation))
+            return rows.info(found[0]) if found else ConversationRecord(owner, conversation)
 
     def exchange(self, owner: str, conversation: str, exchange: str) -> Exchange | None:
         """See `ports.Store.exchange`."""
         with self._reading() as connection:
-            talk = connection.execute(rows.chosen(Scope(owner, conversation))).first()
-            row = None if talk is None else rows.one_exchange(connection, talk.key, exchange)
+            found = rows.talks(connection, Scope(owner, conversation))
+            row = rows.one_exchange(connection, found[0].key, exchange) if found else None
             return None if row is None else rows.exchange_of(row, owner, conversation)
 
     def exchanges(
         self,
-        scope: Scope,
-        *,
+        *scopes: Scope,
         statuses: Sequence[ExchangeStatus] = (),
         newest: int | None = None,
         limit: int | None = None,
     ) -> list[Exchange]:
         """See `ports.Store.exchanges`."""
         with self._reading() as connection:
-            return rows.exchanges(connection, scope, statuses, newest, limit)
+            return rows.exchanges(connection, scopes, statuses, newest, limit)
 
-    def passages(self, scope: Scope) -> list[StoredPassage]:
+    def passages(self, *scopes: Scope) -> list[StoredPassage]:
         """See `ports.Store.passages`."""
         with self._reading() as connection:
-            return rows.passages(connection, scope)
+            return rows.passages(connection, scopes)
 
     def topics(
         self, owner: str, conversation: str | None = None, *, dropped: bool = False
@@ -208,7 +222,8 @@ class SqlStore:
     def state(self, owner: str, conversation: str, name: str) -> bytes | None:
         """See `ports.Store.state`."""
         with self._reading() as connection:
-            return rows.state(connection, Scope(owner, conversation), name)
+            found = rows.talks(connection, Scope(owner, conversation))
+            return rows.state(connection, found[0].key, name) if found else None
 
     def runs(self, owner: str, conversation: str, *, limit: int = 100) -> list[RunRecord]:
         """See `ports.Store.runs`."""
@@ -223,7 +238,7 @@ class SqlStore:
 
     def search_words(self, scope: Scope, terms: Sequence[str], limit: int) -> WordHits:
         """See `ports.Store.search_words`."""
-        with self._reading() as connection:
+        with self._reading(snapshot=True) as connection:
             space = self._bound(connection)
             return self._finder.words(connection, scope, terms, limit, 1 if space is None else space.dimension)
 
@@ -253,8 +268,8 @@ class SqlStore:
         query = query if conversation is None else query.where(t.conversation.c.name == conversation)
         with self._reading(snapshot=True) as connection:
             yield transfer.header(self._bound(connection))
-            for talk in connection.execute(query).all():
-                yield from rows.bundle(connection, talk).lines()
+            for row in connection.execute(query).all():
+                yield from rows.bundle(connection, Talk._make(row)).lines()
 
     def load(self, lines: Iterable[str]) -> Imported:
         """See `ports.Store.load`."""
@@ -265,8 +280,8 @@ class SqlStore:
                 put_setting(connection, "space", _dumped(space))
 
             def existing(owner: str, conversation: str) -> Bundle | None:
-                talk = connection.execute(rows.chosen(Scope(owner, conversation))).first()
-                return None if talk is None else rows.bundle(connection, talk)
+                found = rows.talks(connection, Scope(owner, conversation))
+                return rows.bundle(connection, found[0]) if found else None
 
             def put(bundle: Bundle) -> None:
                 held = hold(connection, bundle.owner, bundle.conversation)
@@ -280,7 +295,9 @@ class SqlStore:
 
     def erase(self, owner: str, conversation: str | None = None) -> int:
         """See `ports.Store.erase`. On SQLite the bytes are overwritten; PostgreSQL frees them at its next vacuum."""
-        query = rows.chosen(Scope(owner, conversation)).with_only_columns(t.conversation.c.key)
+        query = select(t.conversation.c.key).where(t.conversation.c.owner == owner)
+        query = query.order_by(t.conversation.c.name)  # in one order: no deadlocks
+        query = query if conversation is None else query.where(t.conversation.c.name == conversation)
         with self._writing() as connection:
             if connection.dialect.name == "postgresql":
                 query = query.with_for_update()
@@ -307,11 +324,7 @@ class SqlStore:
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
         self._check_open()
-        with (
-            translated(self._where),
-            self._engine.connect().execution_options(topicality_writes=True) as connection,
-            connection.begin(),
-        ):
+        with translated(self._where), self._writes.begin() as connection:
             yield connection
 
     def _check_open(self) -> None:

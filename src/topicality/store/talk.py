@@ -126,7 +126,8 @@ class Talk:
     @classmethod
     def of(cls, born: int, bundle: Bundle) -> Talk:
         """The conversation of an export."""
-        talk = cls(born, ConversationRecord(bundle.owner, bundle.conversation, topics_version=bundle.topics_version))
+        info = ConversationRecord(bundle.owner, bundle.conversation, topics_version=bundle.topics_version, born=born)
+        talk = cls(born, info)
         talk.passages = {(kept.sequence, kept.side, kept.position): kept for kept in bundle.passages}
         for exchange in bundle.exchanges:
             talk.put(exchange)
@@ -169,9 +170,10 @@ class MemoryTurn:
         scope = Scope(self._talk.info.owner, self._talk.info.id, sequences)
         return last(self._talk.selected(scope, statuses), newest)
 
-    def topics(self) -> list[TopicRecord]:
+    def topics(self, ids: Sequence[str] | None = None) -> list[TopicRecord]:
         """See `ports.Turn.topics`."""
-        return [topic for topic in self._talk.topics.values() if topic.status != "dropped"]
+        live = (topic for topic in self._talk.topics.values() if topic.status != "dropped")
+        return [topic for topic in live if ids is None or topic.id in ids]
 
     def state(self, name: str) -> bytes | None:
         """See `ports.Turn.state`."""

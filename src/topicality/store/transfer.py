@@ -107,7 +107,8 @@ def read(lines: Iterable[str], have: Space | None) -> tuple[Space | None, Iterat
         raise InputError(
             f"line {number}: not an export of this release; it starts with a {FORMAT!r} line of version {VERSION}"
         )
-    space = None if first["space"] is None else _built(number, lambda: Space(**first["space"]))
+    told = _built(number, lambda: first["space"])
+    space = None if told is None else _built(number, lambda: Space(**told))
     if space is not None and have is not None and space != have:
         raise SpaceMismatchError(have, space, hint="import into a new store, or embed the transcripts again")
     return space, _bundles(numbered, space)
@@ -236,7 +237,7 @@ def _built(number: int, make: Callable[[], Any], where: str = "") -> Any:
 def _parsed(number: int, line: str) -> Record:
     try:
         record = json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also a number of more digits than Python reads
         raise InputError(f"line {number}: not valid JSON") from error
     if not isinstance(record, dict):
         raise InputError(f"line {number}: an object was expected")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, LargeBinary, Row, bindparam, cast, delete, insert, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from topicality.errors import InputError
 from topicality.records import (
@@ -17,6 +16,7 @@ from topicality.records import (
     Begin,
     Change,
     Complete,
+    ConversationRecord,
     Delete,
     Edit,
     Exchange,
@@ -26,106 +26,131 @@ from topicality.records import (
     PutState,
     PutTopic,
     RunRecord,
-    Side,
     StaleTopicsError,
     TopicRecord,
 )
-from topicality.store import rows, rules, words
+from topicality.store import rows, rules
 from topicality.store import schema as t
-from topicality.store.transfer import Bundle, Kept, kept
+from topicality.store.index import Index
+from topicality.store.prepared import Prepared
+from topicality.store.rows import Talk
+from topicality.store.transfer import Bundle
 from topicality.types import Space
 
-_COUNTED = ("exchanges", "topics", "topics_version", "changes", "numbers", "passages", "words", "last_at")
+_COUNTED = ("exchanges", "topics", "topics_version", "changes", "numbers", "passages", "words", "last_at", "posted")
+_PLACE = ("conversation", "sequence", "number", "id")
+_EXCHANGE = tuple(column.name for column in t.exchange.c if column.name not in _PLACE)
+_REMARKS = tuple(column.name for column in t.topic.c if column.name not in _PLACE)
+_REPLY = ("status", "reply_text", "reply_at", "reply_name", "failure", "meta")  # what completing or failing changes
 
 
-def hold(connection: Connection, owner: str, conversation: str) -> Row[Any]:
-    """The conversation's row, locked until the transaction ends; made if it is new."""
-    place = {"owner": owner, "name": conversation}
-    row = connection.execute(
-        _HOLD, place
-    ).first()  # SQLite has no FOR UPDATE and needs none: the transaction holds it all
-    if row is None:
-        connection.execute(_insert(connection, t.conversation).values(place).on_conflict_do_nothing())
-        row = connection.execute(_HOLD, place).one()
-    return row
+def _names(*names: str) -> dict[str, Any]:
+    return {name: bindparam(name) for name in names}
 
 
-def _posted(dialect: Any) -> Any:
-    table = t.posting
-    statement = dialect.insert(table)
-    appended = cast(table.c.data.op("||")(statement.excluded.data), LargeBinary)  # SQLite joins bytes as text otherwise
+_KEY: Any = bindparam("key")
+_ID: Any = bindparam("given")
+_NUMBER: Any = bindparam("place")
+_MAKE = Prepared(
+    lambda dialect: dialect.insert(t.conversation).values(_names("owner", "name")).on_conflict_do_nothing()
+)
+_APPLIED = Prepared(select(t.change.c.applied).where(t.change.c.conversation == _KEY, t.change.c.id == _ID))
+_CHANGE = Prepared(insert(t.change))
+_COUNTS = Prepared(update(t.conversation).where(t.conversation.c.key == _NUMBER).values(_names(*_COUNTED)))
+_BEGUN = Prepared(insert(t.exchange))
+_ENDED = Prepared(
+    update(t.exchange)
+    .where(t.exchange.c.conversation == _KEY, t.exchange.c.sequence == _NUMBER)
+    .values(_names(*_REPLY))
+)
+_REWRITTEN = Prepared(
+    update(t.exchange)
+    .where(t.exchange.c.conversation == _KEY, t.exchange.c.sequence == _NUMBER)
+    .values(_names(*_EXCHANGE))
+)
+_TOPIC_NUMBER = Prepared(select(t.topic.c.number).where(t.topic.c.conversation == _KEY, t.topic.c.id == _ID))
+_NEW_TOPIC = Prepared(insert(t.topic))
+_TOPIC = Prepared(
+    update(t.topic).where(t.topic.c.conversation == _KEY, t.topic.c.number == _NUMBER).values(_names(*_REMARKS))
+)
+_NO_STATE = Prepared(delete(t.state).where(t.state.c.conversation == _KEY, t.state.c.name == _ID))
+
+
+def _put_state(dialect: Any) -> Any:
+    statement = dialect.insert(t.state).values(_names("conversation", "name", "value"))
     return statement.on_conflict_do_update(
-        index_elements=[table.c.conversation, table.c.word, table.c.block],
-        set_={"data": appended, "frequency": table.c.frequency + statement.excluded.frequency},
+        index_elements=[t.state.c.conversation, t.state.c.name], set_={"value": statement.excluded.value}
     )
 
 
-# The statements of every message, built once: building one costs as much as running it.
-_HOLD = (
-    select(t.conversation)
-    .where(t.conversation.c.owner == bindparam("owner"), t.conversation.c.name == bindparam("name"))
-    .with_for_update()
-)
-_APPLIED = select(t.change.c.applied).where(
-    t.change.c.conversation == bindparam("key"), t.change.c.id == bindparam("change")
-)
-_COUNTS = (
-    update(t.conversation)
-    .where(t.conversation.c.key == bindparam("place"))
-    .values({name: bindparam(name) for name in _COUNTED})
-)
-_EXCHANGE = (
-    update(t.exchange)
-    .where(t.exchange.c.conversation == bindparam("place"), t.exchange.c.sequence == bindparam("turn"))
-    .values({column.name: bindparam(column.name) for column in t.exchange.c if not column.primary_key})
-)
-_PASSAGES = (
-    t.passage.c.conversation == bindparam("key"),
-    t.passage.c.sequence == bindparam("turn"),
-    t.passage.c.side == bindparam("half"),
-)
-_TAKEN = select(t.passage).where(*_PASSAGES).order_by(t.passage.c.position)
-_TAKE = delete(t.passage).where(*_PASSAGES)
-_POST = {"postgresql": _posted(postgresql), "sqlite": _posted(sqlite)}
-_INSERT = {table.name: insert(table) for table in (t.change, t.exchange, t.passage)}
+_STATE = Prepared(_put_state)
+
+
+def hold(connection: Connection, owner: str, conversation: str) -> Talk:
+    """The conversation's row, locked until the transaction ends; made if it is new."""
+    found = rows.held(connection, owner, conversation)
+    if found is None:
+        _MAKE.run(connection, {"owner": owner, "name": conversation})
+        found = rows.held(connection, owner, conversation)
+        assert found is not None  # noqa: S101  # just made, or by another process meanwhile
+    return found
 
 
 class Writer:
-    """Writes to one conversation that is held. Counts are kept here and written once, by `finish`."""
+    """Writes to one conversation that is held.
 
-    def __init__(self, connection: Connection, row: Row[Any], space: Space | None, runs: int) -> None:
+    A change works on the exchanges in memory; what came of them is written at its end, many rows a statement. Counts are
+    written once, by `finish`.
+    """
+
+    def __init__(self, connection: Connection, talk: Talk, space: Space | None, runs: int) -> None:
         self._connection = connection
-        self.key: int = row.key
-        self._place = (row.owner, row.name)
-        self._space = space
+        self.key = talk.key
+        self._talk = talk
+        self._place = (talk.owner, talk.name)
         self._runs = runs
-        self._was = {name: getattr(row, name) for name in _COUNTED}
+        self._was = {name: getattr(talk, name) for name in _COUNTED}
         self.counts: dict[str, Any] = dict(self._was)
-        self._spoken: list[tuple[int, Sequence[str]]] = []  # live passages whose postings are not written yet
+        self._index = Index(connection, self.key, self.counts, space)
+        self._known: dict[str, Exchange | None] = {}
+        self._begun: dict[int, Exchange] = {}
+        self._ended: dict[int, Exchange] = {}
+        self._states: dict[str, bytes | None] = {}
+
+    def info(self) -> ConversationRecord:
+        """Its counts as they are now."""
+        return rows.info(self._talk._replace(**self.counts))
+
+    def exchange(self, exchange: str) -> Exchange | None:
+        """An exchange by id, as it is now."""
+        if exchange not in self._known:
+            row = rows.one_exchange(self._connection, self.key, exchange)
+            self._known[exchange] = None if row is None else rows.exchange_of(row, *self._place)
+        return self._known[exchange]
 
     def apply(self, change: Change) -> Applied:
         """See `ports.Store.apply`."""
         if (change.owner, change.conversation) != self._place:
             raise InputError("the change is for another conversation than the turn")
-        table = t.change
-        before = self._connection.execute(_APPLIED, {"key": self.key, "change": change.id}).scalar()
+        before = _APPLIED.row(self._connection, key=self.key, given=change.id)
         if before is not None:
-            sequences, topics = json.loads(before)
+            sequences, topics = json.loads(before[0])
             return Applied(sequences, topics, repeated=True)
         if change.expect is not None and change.expect != self.counts["topics_version"]:
             raise StaleTopicsError(change.expect, self.counts["topics_version"])
         sequences, topics = {}, {}
         for operation in change.operations:
             self._do(change, operation, sequences, topics)
-        self._post()
+        self._flush()
         if topics:
             self.counts["topics_version"] += 1
         self.counts["changes"] += 1
         number = self.counts["changes"]
         applied = json.dumps([sequences, topics], ensure_ascii=False)
         values = {"conversation": self.key, "id": change.id, "number": number, "applied": applied}
-        self._connection.execute(_INSERT["change"], values)
+        _CHANGE.run(self._connection, values)
         if number % 64 == 0:
+            table = t.change
             old = delete(table).where(table.c.conversation == self.key, table.c.number <= number - rules.REMEMBERED)
             self._connection.execute(old)
         return Applied(sequences, topics)
@@ -133,13 +158,15 @@ class Writer:
     def finish(self) -> None:
         """Write the counts, if any changed."""
         if self.counts != self._was:
-            self._connection.execute(_COUNTS, {"place": self.key, **self.counts})
+            _COUNTS.run(self._connection, {"place": self.key, **self.counts})
             self._was = dict(self.counts)
 
-    def undo(self, counts: dict[str, Any]) -> None:
+    def undo(self, counts: Mapping[str, Any]) -> None:
         """Take back what a change that was undone left here."""
-        self.counts = counts
-        self._spoken = []
+        self.counts.update(counts)
+        self._index.forget()
+        for held in (self._known, self._begun, self._ended, self._states):
+            held.clear()
 
     def restore(self, bundle: Bundle) -> None:
         """Write an import's conversation, which is new."""
@@ -152,13 +179,7 @@ class Writer:
         for table, values in everything:
             if values:
                 self._connection.execute(insert(table), values)
-        status = {exchange.sequence: exchange for exchange in bundle.exchanges}
-        ordered = sorted(bundle.passages, key=lambda kept: (kept.sequence, SIDES.index(kept.side), kept.position))
-        live = [kept for kept in ordered if status[kept.sequence].status == "completed"]
-        self._add([kept for kept in ordered if status[kept.sequence].status != "completed"], status, live=False)
-        for start in range(0, len(live), 4096):
-            self._add(live[start : start + 4096], status, live=True)
-            self._post()
+        self._index.restore(bundle)
         times = [m.at for e in bundle.exchanges for m in (e.user, e.reply) if m is not None and m.at is not None]
         self.counts.update(
             exchanges=len(bundle.exchanges),
@@ -172,150 +193,90 @@ class Writer:
             case PutTopic():
                 topics[operation.topic.id] = self._topic(operation.topic)
             case PutState():
-                self._state(operation.name, operation.value)
+                self._states[operation.name] = operation.value
             case LogRun():
                 self._log(operation.run)
             case _:
                 sequences[operation.exchange] = self._exchange(change, operation)
 
     def _exchange(self, change: Change, operation: Begin | Complete | Fail | Edit | Delete) -> int:
-        row = rows.one_exchange(self._connection, self.key, operation.exchange)
-        known = None if row is None else rows.exchange_of(row, *self._place)
+        known = self.exchange(operation.exchange)
         fresh: Exchange | None
         match operation:
             case Begin():
                 fresh = rules.begun(change, operation, known, self.counts["exchanges"] + 1)
                 if fresh is not None:
                     self.counts["exchanges"] += 1
-                    self._connection.execute(_INSERT["exchange"], rows.exchange_values(self.key, fresh))
-                    self._add(self._kept(fresh, "user", operation), {fresh.sequence: fresh}, live=False)
+                    self._begun[fresh.sequence] = fresh
+                    self._index.wait(fresh, operation.passages)
             case Complete():
-                fresh = self._update(rules.completed(operation, known))
-                waiting = self._take(fresh.sequence, "user")
-                self._add([*waiting, *self._kept(fresh, "assistant", operation)], {fresh.sequence: fresh}, live=True)
+                fresh = self._end(rules.completed(operation, known))
+                self._index.wake(fresh)
+                self._index.add(fresh, "assistant", operation.passages, live=True)
             case Fail():
-                fresh = self._update(rules.failed(operation, known))
-                self._take(fresh.sequence, "user")
+                fresh = self._end(rules.failed(operation, known))
+                self._index.take(fresh.sequence, "user")
             case Edit():
-                fresh = self._update(rules.edited(operation, known))
-                self._take(fresh.sequence, operation.side)
+                fresh = self._rewrite(rules.edited(operation, known))
+                self._index.take(fresh.sequence, operation.side)
                 if fresh.status != "failed":
                     live = fresh.status == "completed"
-                    self._add(self._kept(fresh, operation.side, operation), {fresh.sequence: fresh}, live=live)
+                    self._index.add(fresh, operation.side, operation.passages, live=live)
             case Delete():
                 fresh = rules.deleted(operation, known)
                 if fresh is not None:
-                    self._update(fresh)
+                    self._rewrite(fresh)
                     for side in SIDES:
-                        self._take(fresh.sequence, side)
+                        self._index.take(fresh.sequence, side)
         final = fresh or known
         assert final is not None  # noqa: S101  # the rules refuse what is neither known nor begun
-        times = [m.at for m in (final.user, final.reply) if m is not None and m.at is not None]
-        self.counts["last_at"] = max(
-            [*times, *([] if self.counts["last_at"] is None else [self.counts["last_at"]])], default=None
-        )
+        self._known[operation.exchange] = final
+        for message in (final.user, final.reply):
+            if message is not None and message.at is not None:
+                last = self.counts["last_at"]
+                self.counts["last_at"] = message.at if last is None else max(last, message.at)
         return final.sequence
 
-    def _update(self, exchange: Exchange) -> Exchange:
-        values = rows.exchange_values(self.key, exchange)
-        self._connection.execute(_EXCHANGE, {**values, "place": self.key, "turn": exchange.sequence})
+    def _end(self, exchange: Exchange) -> Exchange:
+        (self._begun if exchange.sequence in self._begun else self._ended)[exchange.sequence] = exchange
         return exchange
 
-    def _kept(self, exchange: Exchange, side: Side, operation: Begin | Complete | Edit) -> list[Kept]:
-        return [kept(exchange.sequence, side, n, passage, self._space) for n, passage in enumerate(operation.passages)]
+    def _rewrite(self, exchange: Exchange) -> Exchange:
+        self._flush()
+        _REWRITTEN.run(self._connection, self._values(exchange, _EXCHANGE))
+        return exchange
 
-    def _add(self, passages: Sequence[Kept], exchanges: dict[int, Exchange], *, live: bool) -> None:
-        """Write passages; live ones get the next numbers and their words' postings."""
-        if not passages:
-            return
-        values, spoken = [], []
-        for entry in passages:
-            if live:
-                self.counts["numbers"] += 1
-                spoken.append((self.counts["numbers"], entry.terms.split(" ") if entry.terms else []))
-            exchange = exchanges[entry.sequence]
-            message = exchange.user if entry.side == "user" else exchange.reply
-            values.append(
-                {
-                    "conversation": self.key,
-                    "sequence": entry.sequence,
-                    "side": SIDES.index(entry.side),
-                    "position": entry.position,
-                    "number": self.counts["numbers"] if live else None,
-                    "first": entry.start,
-                    "last": entry.end,
-                    "at": None if message is None else message.at,
-                    "terms": entry.terms,
-                    "vector": entry.vector,
-                }
-            )
-        self._connection.execute(_INSERT["passage"], values)
-        if live:
-            self.counts["passages"] += len(values)
-            self.counts["words"] += sum(len(terms) for _, terms in spoken)
-            self._spoken += spoken
-
-    def _post(self) -> None:
-        """Write the postings of the passages added since the last time: a word's together, however many there are."""
-        packed = words.postings(self._spoken)
-        self._spoken = []
-        if not packed:
-            return
-        values = [
-            {"conversation": self.key, "word": word, "block": block, "frequency": count, "data": data}
-            for (word, block), (data, count) in sorted(packed.items())  # in one order: no deadlocks
-        ]
-        self._connection.execute(_POST[self._connection.dialect.name], values)
-
-    def _take(self, sequence: int, side: Side) -> list[Kept]:
-        """Remove one side's passages, with the postings of live ones; what they were."""
-        place = {"key": self.key, "turn": sequence, "half": SIDES.index(side)}
-        found = self._connection.execute(_TAKEN, place).all()
-        if not found:
-            return []
-        self._connection.execute(_TAKE, place)
-        live = [(row.number, row.terms.split(" ") if row.terms else []) for row in found if row.number is not None]
-        self._unpost(live)
-        self.counts["passages"] -= len(live)
-        self.counts["words"] -= sum(len(terms) for _, terms in live)
-        return [Kept(row.sequence, side, row.position, row.first, row.last, row.terms, row.vector) for row in found]
-
-    def _unpost(self, spoken: Sequence[tuple[int, Sequence[str]]]) -> None:
-        self._post()
-        table = t.posting
-        for word, block in sorted(words.postings(spoken)):
-            where = (table.c.conversation == self.key, table.c.word == word, table.c.block == block)
-            data = self._connection.execute(select(table.c.data).where(*where)).scalar_one()
-            left, count = words.without(data, [number for number, _ in spoken], block)
-            if count:
-                self._connection.execute(update(table).where(*where).values(data=left, frequency=count))
+    def _flush(self) -> None:
+        """Write what is only in memory yet."""
+        _BEGUN.many(self._connection, [rows.exchange_values(self.key, one) for one in self._begun.values()])
+        _ENDED.many(self._connection, [self._values(one, _REPLY) for one in self._ended.values()])
+        kept, gone = dict[str, bytes](), list[str]()
+        for name, value in sorted(self._states.items()):  # in one order: no deadlocks
+            if value is None:
+                gone.append(name)
             else:
-                self._connection.execute(delete(table).where(*where))
+                kept[name] = value
+        _NO_STATE.many(self._connection, [{"key": self.key, "given": name} for name in gone])
+        _STATE.many(self._connection, [{"conversation": self.key, "name": n, "value": v} for n, v in kept.items()])
+        self._index.flush()
+        for held in (self._begun, self._ended, self._states):
+            held.clear()
+
+    def _values(self, exchange: Exchange, names: Sequence[str]) -> dict[str, Any]:
+        values = rows.exchange_values(self.key, exchange)
+        return {"key": self.key, "place": exchange.sequence, **{name: values[name] for name in names}}
 
     def _topic(self, topic: TopicRecord) -> int:
-        table = t.topic
-        where = (table.c.conversation == self.key, table.c.id == topic.id)
-        number = self._connection.execute(select(table.c.number).where(*where)).scalar()
-        if number is None:
+        found = _TOPIC_NUMBER.row(self._connection, key=self.key, given=topic.id)
+        if found is None:
             self.counts["topics"] += 1
-            values = rows.topic_values(self.key, replace(topic, number=self.counts["topics"]))
-            self._connection.execute(insert(table), values)
-            return int(values["number"])
-        self._connection.execute(
-            update(table).where(*where).values(rows.topic_values(self.key, replace(topic, number=number)))
-        )
-        return int(number)
-
-    def _state(self, name: str, value: bytes | None) -> None:
-        table = t.state
-        if value is None:
-            self._connection.execute(delete(table).where(table.c.conversation == self.key, table.c.name == name))
-            return
-        statement = _insert(self._connection, table)
-        statement = statement.on_conflict_do_update(
-            index_elements=[table.c.conversation, table.c.name], set_={"value": statement.excluded.value}
-        )
-        self._connection.execute(statement, {"conversation": self.key, "name": name, "value": value})
+            number = int(self.counts["topics"])
+            _NEW_TOPIC.run(self._connection, rows.topic_values(self.key, replace(topic, number=number)))
+            return number
+        values = rows.topic_values(self.key, topic)
+        remarks = {name: values[name] for name in _REMARKS}
+        _TOPIC.run(self._connection, {"key": self.key, "place": found[0], **remarks})
+        return int(found[0])
 
     def _log(self, run: RunRecord) -> None:
         table = t.run
@@ -354,13 +315,8 @@ def erase(connection: Connection, keys: Sequence[int]) -> int:
 
 def put_setting(connection: Connection, name: str, value: str) -> str:
     """Keep a setting unless it is there; what is there then."""
-    connection.execute(_insert(connection, t.setting).values(name=name, value=value).on_conflict_do_nothing())
-    return str(
-        connection.execute(
-            select(t.setting.c.value).where(t.setting.c.name == bindparam("wanted")), {"wanted": name}
-        ).scalar_one()
+    table = t.setting
+    Prepared(lambda dialect: dialect.insert(table).values(_names("name", "value")).on_conflict_do_nothing()).run(
+        connection, {"name": name, "value": value}
     )
-
-
-def _insert(connection: Connection, table: Any) -> Any:
-    return (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(table)
+    return str(connection.execute(select(table.c.value).where(table.c.name == name)).scalar_one())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -14,8 +15,10 @@ from topicality.records import (
     Delete,
     Edit,
     ExchangeError,
+    ExchangeStatus,
     Fail,
     LogRun,
+    Operation,
     Passage,
     PutState,
     PutTopic,
@@ -29,6 +32,10 @@ from topicality.testing.writing import WritingContract
 
 BOB = Scope("bob", "c1")
 ALL = Scope("ann")
+_BEGIN = Begin("e1", "a pear", passage("a pear", 1), 1.0)
+_REPLY = Complete("e1", "yes", passage("yes", 2), 2.0)
+_REDACT = Edit("e1", "user", "a new one", passage("a new one", 3))
+_NEXT = Begin("e2", "pear", passage("pear", 4), 3.0)
 
 
 class FindingContract(WritingContract):
@@ -116,6 +123,24 @@ class FindingContract(WritingContract):
             assert store.search_vectors(ANN, vector(n), 1)[0].sequence == n
             assert store.search_words(ANN, [f"word{n}"], 1).hits[0].sequence == n
 
+    def test_word_statistics_stay_exact_through_many_changes(self, store: Store) -> None:
+        """However a store keeps its words: some written long ago, some just now, some edited and deleted in between."""
+        asked = {n: f"shared own{n} mod{n % 7}" for n in range(1, 61)}
+        answered = dict.fromkeys(asked, "shared answer")
+        for n, text in asked.items():
+            say(store, f"e{n}", text, answered[n], seed=n)
+            if n % 6 == 0:
+                store.apply(change(f"d{n}", Delete(f"e{n - 5}"), Edit(f"e{n}", "user", "new", passage("new", n))))
+                asked[n - 5], answered[n - 5], asked[n] = "", "", "new"
+            words = {"shared", f"mod{n % 7}", "new", "own1"}
+            found = store.search_words(ANN, sorted(words), 200)
+            sides: tuple[tuple[Side, dict[int, str]], ...] = (("user", asked), ("assistant", answered))
+            so_far = {(m, side): set(texts[m].split()) & words for side, texts in sides for m in range(1, n + 1)}
+            assert dict(found.frequencies) == {word: sum(word in own for own in so_far.values()) for word in words}
+            hits = {(hit.sequence, hit.side): dict(hit.counts) for hit in found.hits}
+            assert hits == {place: dict.fromkeys(own, 1) for place, own in so_far.items() if own}
+            assert found.passages == sum(bool(texts[m]) for _, texts in sides for m in range(1, n + 1))
+
     def test_passages_come_back_with_place_terms_and_vector(self, store: Store) -> None:
         windows = (Passage(0, 3, ("a", "b", "a"), vector(1) * 7), Passage(2, 5))
         store.apply(change("x", Begin("e1", "abcde", windows, 4.0), Complete("e1", "r", (Passage(0, 1, ("r",)),))))
@@ -125,6 +150,56 @@ class FindingContract(WritingContract):
         assert float(first.vector @ vector(1)) == pytest.approx(1.0, abs=0.001)
         assert (second.position, second.terms, second.vector) == (1, (), None)
         assert (third.side, third.at) == ("assistant", None)
+
+    def test_several_scopes_are_read_at_once(self, store: Store) -> None:
+        for name in ("c1", "c2", "c3"):
+            for n in range(1, 5):
+                say(store, f"e{n}", f"{name} {n}", seed=n, scope=Scope("ann", name))
+        store.apply(change("d", Delete("e2"), scope=Scope("ann", "c2")))
+        scopes = (
+            Scope("ann", "c2", ((3, 9), (1, 2))), Scope("ann", "c1", ((4, 4),)), Scope("ann", "c9", ((1, 1),)),
+            Scope("bob", "c1"),
+        )  # fmt: skip
+        wanted = [("c2", 1), ("c2", 3), ("c2", 4), ("c1", 4)]
+        assert [(e.conversation, e.sequence) for e in store.exchanges(*scopes)] == wanted
+        assert [(e.conversation, e.sequence) for e in store.exchanges(*scopes, statuses=("deleted",))] == [("c2", 2)]
+        sides: tuple[Side, Side] = ("user", "assistant")
+        found = [(kept.conversation, kept.sequence, kept.side) for kept in store.passages(*scopes)]
+        assert found == [(*place, side) for place in wanted for side in sides]
+        assert store.exchanges() == []
+        assert store.passages() == []
+
+    @pytest.mark.parametrize(
+        "operations",
+        [
+            (_BEGIN, Fail("e1", "why"), _NEXT),
+            (_BEGIN, Delete("e1"), _NEXT),
+            (_BEGIN, _REDACT, _NEXT),
+            (_BEGIN, _REDACT, _REPLY, _NEXT),
+            (_BEGIN, _REPLY, _REDACT, _NEXT, Edit("e1", "assistant", "new", passage("new", 5))),
+            (_BEGIN, _NEXT, _REPLY, Delete("e1")),
+            (_BEGIN, _BEGIN, _REPLY, _NEXT),
+        ],
+    )
+    def test_one_change_is_as_good_as_one_for_each_operation(
+        self, store: Store, operations: tuple[Operation, ...]
+    ) -> None:
+        two = Scope("ann", "c2")
+        store.apply(change("all", *operations))
+        for n, operation in enumerate(operations):
+            store.apply(change(f"n{n}", operation, scope=two))
+
+        def seen(scope: Scope) -> list[object]:
+            found = store.search_words(scope, ["pear", "new", "yes"], 9)
+            return [
+                [replace(e, conversation="") for e in store.exchanges(scope, statuses=get_args(ExchangeStatus))],
+                [(kept.sequence, kept.side, kept.terms, kept.start, kept.end, kept.at) for kept in store.passages(scope)],
+                [(hit.sequence, hit.side, hit.score) for hit in found.hits], found.frequencies, found.passages,
+                [(hit.sequence, hit.side, hit.score) for hit in store.search_vectors(scope, vector(1), 9)],
+                replace(store.conversation("ann", scope.conversation or ""), id=""),
+            ]  # fmt: skip
+
+        assert seen(ANN) == seen(two)
 
     # editing, deleting, owners
 

@@ -15,6 +15,7 @@ from topicality.ports import Store
 from topicality.records import (
     Begin,
     Complete,
+    ConversationRecord,
     Delete,
     DuplicateExchangeError,
     Edit,
@@ -222,8 +223,14 @@ class WritingContract:
             turn.apply(change("1", Begin("e1", "hi", passage("hi"))))
             with pytest.raises(ExchangeError):
                 turn.apply(change("2", Begin("e2", "hi"), Fail("e9", "")))
+            ghost = (Begin("e2", "ghost", passage("ghost", 1)), Complete("e2", "ghost", passage("ghost", 2)))
+            with pytest.raises(ExchangeError):
+                turn.apply(change("ghost", *ghost, PutState("s", b"ghost"), Fail("e9", "")))
             assert turn.apply(change("3", Begin("e3", "hi"))).sequences == {"e3": 2}
         assert [e.id for e in store.exchanges(ANN)] == ["e1", "e3"]
+        assert store.state("ann", "c1", "s") is None
+        assert store.search_words(ANN, ["ghost"], 5).frequencies == {"ghost": 0}
+        assert store.conversation("ann", "c1").passages == 0
 
     def test_a_turn_that_writes_nothing_leaves_nothing(self, store: Store) -> None:
         with store.turn("ann", "c1") as turn:
@@ -233,13 +240,16 @@ class WritingContract:
     def test_a_turn_reads_what_a_store_reads(self, store: Store) -> None:
         for n in range(1, 6):
             say(store, f"e{n}", "hi")
-        store.apply(change("t", PutTopic(TopicRecord("t1"))))
+        dropped = PutTopic(TopicRecord("t2", status="dropped"))
+        store.apply(change("t", PutTopic(TopicRecord("t1")), dropped, PutTopic(TopicRecord("t3"))))
         with store.turn("ann", "c1") as turn:
             assert turn.exchange("e2") == store.exchange("ann", "c1", "e2")
             assert turn.exchange("nope") is None
             assert [e.sequence for e in turn.exchanges(newest=2)] == [4, 5]
             assert [e.sequence for e in turn.exchanges(sequences=((2, 3),), statuses=["completed"])] == [2, 3]
-            assert [topic.id for topic in turn.topics()] == ["t1"]
+            assert [topic.id for topic in turn.topics()] == ["t1", "t3"]
+            assert [topic.id for topic in turn.topics(["t3", "t2", "t1", "t9"])] == ["t1", "t3"]
+            assert turn.topics([]) == []
             assert turn.info() == store.conversations("ann")[0]
             with pytest.raises(InputError, match="another conversation"):
                 turn.apply(change("x", PutState("s", b""), scope=BOB))
@@ -350,3 +360,16 @@ class WritingContract:
         while page := store.conversations("ann", after=seen[-1] if seen else "", limit=3):
             seen += [info.id for info in page]
         assert seen == names
+
+    def test_a_conversation_is_looked_up_by_its_id(self, store: Store) -> None:
+        assert store.conversation("ann", "c1") == ConversationRecord("ann", "c1")
+        say(store, "e1", "hi there", at=5.0)
+        say(store, "e1", "hi", scope=BOB)
+        found = store.conversation("ann", "c1")
+        assert [found] == store.conversations("ann")
+        with store.turn("ann", "c1") as turn:
+            assert turn.info().born == found.born > 0
+        assert store.conversation("bob", "c1").born != found.born
+        store.erase("ann")
+        say(store, "e1", "begun again")
+        assert store.conversation("ann", "c1").born not in (0, found.born)

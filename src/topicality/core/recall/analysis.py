@@ -181,8 +181,7 @@ def _stem(word: str) -> str:
     return str(_stemmer().stemWord(word)) if len(word) <= _LONGEST_TERM else word
 
 
-@lru_cache(maxsize=1)
 def _stemmer() -> BaseStemmer:
     from snowballstemmer import stemmer
 
-    return stemmer("english")
+    return stemmer("english")  # a new one each time: it keeps the word it works on, so threads must not share one

@@ -202,7 +202,9 @@ class Topics:
     def _word_overlaps(self, words: Words) -> Array:
         """Share of a message's words that each topic has used, rare words counting more: [0, 1), shape (top,)."""
         count = self.top
-        found: dict[int, int] = {}  # millionths: sums of whole numbers do not depend on the order of a set
+        slots: list[int] = []
+        weights: list[int] = []  # millionths: sums of whole numbers do not depend on the order of a set
+        topics: list[int] = []
         total = 500_000
         unknown = int(1e6 * log1p(count))
         for word in words:
@@ -210,13 +212,15 @@ class Topics:
             if at:
                 weight = int(1e6 * log(1.0 + count / (1.0 + len(at))))
                 total += weight
-                for slot in at:
-                    found[slot] = found.get(slot, 0) + weight
+                slots += at
+                weights.append(weight)
+                topics.append(len(at))
             else:
                 total += unknown
-        shares = np.zeros(count, np.float32)
-        if found:
-            shares[list(found)] = [weight / total for weight in found.values()]
+        if not slots:
+            return np.zeros(count, np.float32)
+        found = np.bincount(slots, np.repeat(np.array(weights, np.float64), topics), count)
+        shares: Array = (found / total).astype(np.float32)
         return shares
 
     def _open(self) -> tuple[int, Slot | None]:

@@ -9,7 +9,9 @@ import anyio.to_thread
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
-from topicality.doors.server import operations, proxy, rest
+from topicality.doors.server import operations
+from topicality.doors.server.proxy import Proxy
+from topicality.doors.server.rest import Rest
 from topicality.doors.server.service import Service
 from topicality.doors.server.settings import Settings
 
@@ -36,13 +38,14 @@ def create_app(settings: Settings, service: Service | None = None) -> ASGIApp:
                 started.append(service)
             stack.callback(started.clear)
             await stack.enter_async_context(operations.running(current))
-            await stack.enter_async_context(proxy.running(current))
-            await stack.enter_async_context(rest.running(current))
+            await stack.enter_async_context(proxy.running())
+            await stack.enter_async_context(rest.running())
             yield
 
+    proxy, rest = Proxy(settings, current), Rest(settings, current)
     routes = [
         *operations.routes(settings, current),
-        *rest.routes(settings, current),
-        *proxy.routes(settings, current),  # last: it takes what is left of /v1
+        *rest.routes(),
+        *proxy.routes(),  # last: it takes what is left of /v1
     ]
     return operations.wrapped(Starlette(routes=routes, lifespan=lifespan), settings, current)

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import ParamSpec, TypeVar
 
 from topicality.doors.server.problems import RefusedError
@@ -39,6 +40,10 @@ class Bridge:
         """
         if self._open >= self._most:
             raise RefusedError(503, "busy", "the server is busy; come again", {"retry-after": "1"})
+        return await self.finish(call, *args, **kwargs)
+
+    async def finish(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """As `run`, and never refused: for what has to end that was begun."""
         self._open += 1
         context = contextvars.copy_context()  # tracing
         try:
@@ -47,13 +52,17 @@ class Bridge:
             self._open -= 1
             raise
         loop = asyncio.get_running_loop()
-        future.add_done_callback(lambda _: loop.call_soon_threadsafe(self._done))
+        future.add_done_callback(lambda _: self._ended(loop))
         # shielded: cancelling the waiter must not take a call out of the queue that someone counts on (a reply to be stored)
         return await asyncio.shield(asyncio.wrap_future(future))
 
     def close(self) -> None:
         """Wait for what is running and waiting, then end the threads."""
         self._pool.shutdown(wait=True)
+
+    def _ended(self, loop: asyncio.AbstractEventLoop) -> None:
+        with suppress(RuntimeError):  # the loop has ended before the call
+            loop.call_soon_threadsafe(self._done)
 
     def _done(self) -> None:
         self._open -= 1

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
+from urllib.parse import urlsplit
 
 from topicality.doors.server.problems import RefusedError
-from topicality.doors.server.settings import SCOPES, Scope, Settings
+from topicality.doors.server.settings import SCOPES, Scope, Settings, is_loopback
 
 OWNER_HEADER = "x-topicality-owner"
+CALLER = "topicality.caller"  # where a request's scope has its `Caller`, once it is let in
 _LONGEST = 200  # characters of an owner's name
+_ALL: frozenset[Scope] = frozenset(SCOPES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +52,12 @@ class Keys:
     """The keys of a server. `caller` is the only way in."""
 
     def __init__(self, settings: Settings) -> None:
-        self._keys = settings.keys
-        self._all = frozenset(SCOPES)
+        # found by hash: how long that takes says nothing about a key
+        self._keys = {
+            key.digest: Caller(key.name, key.owner or "default", key.owner is not None, frozenset(key.scopes))
+            for key in settings.keys
+        }
+        self._origins = frozenset(settings.cors)
 
     @property
     def open(self) -> bool:
@@ -66,20 +72,46 @@ class Keys:
         """
         kind, _, given = headers.get("authorization", "").partition(" ")
         token = given.strip() if kind.lower() == "bearer" else ""
-        wish = headers.get(OWNER_HEADER)
-        if self.open:
-            name = f"key-{sha256(token.encode()).hexdigest()[:16]}" if token else "default"
-            return Caller("open", name if wish is None else _named(wish), False, self._all)
         digest = sha256(token.encode()).hexdigest()
-        found = [key for key in self._keys if hmac.compare_digest(key.digest, digest)]  # all are compared
-        if not token or not found:
-            raise RefusedError(401, "unauthorized", "a bearer key is needed: Authorization: Bearer KEY")
-        key = found[0]
-        if key.owner is None:
-            return Caller(key.name, "default" if wish is None else _named(wish), False, frozenset(key.scopes))
-        caller = Caller(key.name, key.owner, True, frozenset(key.scopes))
-        caller.for_owner(wish)
-        return caller
+        if self.open:
+            self._local(headers)
+            caller = Caller("open", f"key-{digest[:16]}" if token else "default", False, _ALL)
+        else:
+            found = self._keys.get(digest)
+            if not token or found is None:
+                told = {"www-authenticate": "Bearer"}
+                raise RefusedError(401, "unauthorized", "a bearer key is needed: Authorization: Bearer KEY", told)
+            caller = found
+        owner = caller.for_owner(headers.get(OWNER_HEADER))
+        return caller if owner == caller.owner else replace(caller, owner=owner)
+
+    def _local(self, headers: Mapping[str, str]) -> None:
+        """Refuse what a web page makes a browser send to a server that trusts everyone on this machine.
+
+        A page of another origin names it in `Origin`. A page whose own name was made to lead here (DNS rebinding) has that
+        name in `Host`; such a name has a dot.
+        """
+        host = headers.get("host", "")
+        name = _host_of(f"//{host}")
+        if not (_is_here(name) or "." not in name):
+            told = "a server without keys answers under the names of this machine only"
+            raise RefusedError(403, "foreign_host", told)
+        origin = headers.get("origin")
+        if origin is None or origin in self._origins or origin.partition("://")[2] == host:
+            return
+        if not origin.startswith(("http://", "https://")) or not _is_here(_host_of(origin)):
+            raise RefusedError(403, "foreign_origin", "a server without keys answers no web page of another origin")
+
+
+def _is_here(name: str) -> bool:
+    return is_loopback(name) or name.endswith(".localhost")
+
+
+def _host_of(address: str) -> str:
+    try:
+        return urlsplit(address).hostname or ""
+    except ValueError:
+        return "."  # no name at all, so not ours
 
 
 def _named(owner: str) -> str:

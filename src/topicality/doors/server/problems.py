@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from traceback import extract_tb
 from typing import Any
 
 from topicality.errors import (
@@ -21,6 +23,8 @@ from topicality.errors import (
 from topicality.records import DuplicateExchangeError, ExchangeError
 
 CONTENT_TYPE = "application/problem+json"
+
+_log = logging.getLogger("topicality.server")
 
 
 class RefusedError(Exception):
@@ -75,8 +79,43 @@ def problem_of(error: Exception) -> Problem:
     """What to answer. An error that is not ours becomes 500 without a word of it: it is in the log."""
     if isinstance(error, RefusedError):
         return Problem(error.status, error.code, error.detail, error.headers)
+    if isinstance(error, ExchangeError) and error.status is None:
+        return Problem(404, "unknown_exchange", str(error))
     for kind, status, code in _KINDS:
         if isinstance(error, kind):
             headers = {"retry-after": "1"} if status == 503 else {}
             return Problem(status, code, str(error), headers)
     return Problem(500, "internal", "the server failed; its log says more")
+
+
+def told(error: Exception, request: str = "") -> Problem:
+    """As `problem_of`; a failure of the server's own goes to the log, with its kind and place and without its words."""
+    problem = problem_of(error)
+    if problem.status >= 500 and not isinstance(error, RefusedError):
+        trace = where(error)
+        last = trace.splitlines()[-1].strip() if error.__traceback__ is not None else ""
+        kind = type(error).__name__
+        _log.error("request failed: %s (%s %s)", problem.code, kind, last, extra={"trace": trace, "request": request})
+    return problem
+
+
+def where(error: BaseException) -> str:
+    """The frames that an exception and its causes came through. Their words are left out unless they are ours.
+
+    Other libraries' errors quote what they were given, which may be text of a message.
+    """
+    lines: list[str] = []
+    seen: set[int] = set()
+    found: BaseException | None = error
+    while found is not None and id(found) not in seen:
+        seen.add(id(found))
+        kind = f"{type(found).__module__}.{type(found).__qualname__}"
+        ours = isinstance(found, TopicalityError | RefusedError)
+        lines.append(f"{kind}: {_one_line(str(found))}" if ours else kind)
+        lines += [f"  {frame.filename}:{frame.lineno} in {frame.name}" for frame in extract_tb(found.__traceback__)]
+        found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
+    return "\n".join(lines)
+
+
+def _one_line(text: str) -> str:
+    return "".join(one if one.isprintable() else " " for one in text)

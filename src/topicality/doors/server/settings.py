@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 
@@ -22,8 +24,16 @@ _NESTED = "__"
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 
+_URLS = frozenset(("store", "url", "llm_url"))  # may carry a password
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    def __repr_args__(self) -> Any:
+        """What `repr` shows: no key (`SecretStr`), no hash of one, no password in an address."""
+        for name, value in super().__repr_args__():
+            yield name, shown(value) if name in _URLS and isinstance(value, str) else value
 
 
 class KeySettings(_Section):
@@ -39,7 +49,7 @@ class KeySettings(_Section):
 
     name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.-]+$")]
     key: SecretStr | None = None
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = Field(None, repr=False)
     owner: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     scopes: tuple[Scope, ...] = ("chat", "read", "write")
 
@@ -47,8 +57,11 @@ class KeySettings(_Section):
     def _one(self) -> Self:
         if (self.key is None) == (self.sha256 is None):
             raise ValueError("give either key or sha256")
-        if self.key is not None and len(self.key.get_secret_value()) < 8:
-            raise ValueError("a key needs at least 8 characters")
+        key = "" if self.key is None else self.key.get_secret_value()
+        if self.key is not None and not (len(key) >= 8 and key.isascii() and key.isprintable() and " " not in key):
+            raise ValueError("a key is at least 8 printable ASCII characters without spaces: it travels in a header")
+        if self.owner is not None and not (self.owner.strip() and self.owner.isprintable()):
+            raise ValueError("an owner is printable and not blank")
         return self
 
     @property
@@ -76,8 +89,15 @@ class UpstreamSettings(_Section):
 
     @model_validator(mode="after")
     def _web(self) -> Self:
-        if self.url is not None and not self.url.startswith(("http://", "https://")):
-            raise ValueError("upstream.url must begin with http:// or https://")
+        if self.url is None:
+            return self
+        try:
+            parts = urlsplit(self.url)
+            good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            good = False
+        if not good or parts.query or parts.fragment or not self.url.isprintable() or " " in self.url:
+            raise ValueError("upstream.url must be http:// or https:// with a host and a path, such as https://host/v1")
         return self
 
 
@@ -117,6 +137,7 @@ class LimitSettings(_Section):
         body: most bytes of a request. concurrent: most requests at a time; more are told to come again (503).
         threads: workers of the engine's pool. waiting: most calls that wait for one; more are told to come again.
         shutdown: seconds that open requests are given when the server stops; then their exchanges are failed.
+        drain: seconds between being told to stop and stopping to listen, in which /readyz says 503: time for a load balancer.
     """
 
     body: Annotated[int, Field(ge=1024)] = 10_000_000
@@ -124,6 +145,7 @@ class LimitSettings(_Section):
     threads: Annotated[int, Field(ge=1, le=64)] = 2
     waiting: Annotated[int, Field(ge=1)] = 1000
     shutdown: Seconds = 20.0
+    drain: Annotated[float, Field(ge=0, le=600)] = 0.0
 
 
 class Settings(_Section):
@@ -162,7 +184,10 @@ class Settings(_Section):
         names = [key.name for key in self.keys]
         if len(set(names)) != len(names) or len({key.digest for key in self.keys}) != len(names):
             raise ValueError("two keys share a name or are the same")
-        if self.workers > 1 and self.store == "memory://":
+        scheme = self.store.partition("://")[0].lower()
+        if "@" in self.store and "://" in self.store and scheme not in ("postgresql", "postgres", "sqlite", "memory"):
+            raise ValueError("store must be postgresql://, sqlite:///, a path or memory://")  # before an error shows it
+        if self.workers > 1 and scheme == "memory":
             raise ValueError("several workers need a store they can share: give sqlite:/// or postgresql://")
         return self
 
@@ -177,6 +202,11 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def shown(url: str) -> str:
+    """An address without its password."""
+    return re.sub(r"(?<=://)([^/@:]*):[^@]*@", r"\1:***@", url)
+
+
 def load_settings(
     file: str | Path | None = None,
     environment: Mapping[str, str] | None = None,
@@ -186,18 +216,20 @@ def load_settings(
 
     Args:
         file: TOML, YAML or JSON. environment: `TOPICALITY_PORT=9000`, `TOPICALITY_UPSTREAM__KEY=…`; a value that is JSON
-            (numbers, lists, objects) is read as such. options: by dotted name ("upstream.url"); None is "not said".
+            (a list, an object, a quoted text) is read as such, an empty one is "not said". options: by dotted name
+            ("upstream.url"); None is "not said".
     Raises:
-        ConfigError: names the key, what was got and what is accepted; never shows a secret.
+        ConfigError: names the key, what is wrong and what is accepted; never shows a value, which may be a secret.
     """
     values: dict[str, Any] = {}
     if file is not None:
         values = _read(Path(file))
     for name, value in (environment or {}).items():
-        if name.startswith(PREFIX):
+        if name.startswith(PREFIX) and value:
             path = name.removeprefix(PREFIX).lower().split(_NESTED)
-            if path[0] in Settings.model_fields:
-                _put(values, path, _plain(value))
+            if path[0] not in Settings.model_fields:
+                raise ConfigError("unknown name in the environment", key=name, got=name, accepted=_names(PREFIX))
+            _put(values, path, _plain(value))
     for name, value in (options or {}).items():
         if value is not None:
             _put(values, name.split("."), value)
@@ -206,9 +238,25 @@ def load_settings(
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(
-            str(first["msg"]).removeprefix("Value error, "), key=f"settings: {key}" if key else "settings"
-        ) from None
+        told = str(first["msg"]).removeprefix("Value error, ")
+        if first["type"] == "extra_forbidden":
+            told = f"unknown name; there are: {_names_in(first['loc'][:-1])}"
+        raise ConfigError(told, key=f"settings: {key}" if key else "settings") from None
+
+
+def _names(prefix: str) -> str:
+    return ", ".join(f"{prefix}{name.upper()}" for name in Settings.model_fields)
+
+
+def _names_in(path: tuple[int | str, ...]) -> str:
+    """The names that a section has."""
+    section: Any = Settings
+    for part in path:
+        if part == "keys":
+            section = KeySettings
+        elif isinstance(part, str) and part in section.model_fields:
+            section = section.model_fields[part].annotation
+    return ", ".join(section.model_fields)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -223,11 +271,13 @@ def _read(path: Path) -> dict[str, Any]:
             found = yaml.safe_load(text) or {}
         else:
             found = tomllib.loads(text)
-    except (OSError, UnicodeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error})") from error
-    except Exception as error:
-        raise ConfigError(f"{path}: not a valid settings file ({type(error).__name__})") from error
-    if not isinstance(found, dict):
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror or type(error).__name__})") from error
+    except Exception as error:  # noqa: BLE001 - three libraries, each with its own
+        at = re.search(r"\bline \d+", str(error))
+        what = f"{type(error).__name__}{', ' + at.group() if at else ''}"
+        raise ConfigError(f"{path}: not a valid settings file ({what})") from None  # its own words quote the file
+    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
         raise ConfigError(f"{path}: a settings file holds names and values")
     return found
 

@@ -1,0 +1,167 @@
+"""The rule of "change": the probability that a conversation has left its topics, after one more message. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topicality.core.drift_state import DriftState
+from topicality.core.landmarks import Landmarks
+
+_FURTHEST = 1e-9  # a probability of 0 or 1 is far away, not infinite
+
+
+@dataclass(frozen=True, slots=True)
+class Detector:
+    """Constants of "change", fitted on conversations made of labelled messages (`tools/fit_drift.py`).
+
+    Likeness is how much nearer a message is to what was said on-topic in its conversation than to the nearest background
+    subject, in standard deviations of the cosine between two subjects (`core.landmarks`), so that it means the same with
+    any encoder.
+
+    Attributes:
+        leave: probability that a conversation leaves its topics, a message. back: that it comes back by itself.
+        looks_on: share of off-topic messages that look on-topic (the guard's misses).
+        low: on-topic messages that look off-topic, before anything was seen: (how many, of how many).
+        usual: log-odds of an on-topic message before anything was seen; it counts as `usual_weight` messages.
+        turn: log-odds that speak for neither side, when the conversation is a usual one; moved by `follow` of how far the
+            conversation's own messages lie from `usual`. steepness: of the evidence, for each unit of log-odds.
+        lowest, highest: log-odds beyond these count as these, so that no one message decides.
+        likeness: evidence for each unit of likeness. alike: likeness that speaks for neither side; moved by `alike_follow`
+            of how far the conversation's own messages lie from it. least_alike, most_alike: bounds, counted from `alike`.
+        most: evidence of one message, at most, so that a tangent alone never raises the alarm.
+        doubt: log-odds of a message at which being unlike counts half; surely allowed, it may be unlike.
+        few: so many remembered messages make likeness count half.
+        keep: most messages that are remembered, the last ones. surely_on: probability that the conversation is on-topic,
+            and own_part: log-odds of the message itself, from which it is remembered.
+        memory: most on-topic messages that the averages remember; older ones fade.
+    """
+
+    leave: float = 0.06
+    back: float = 0.03
+    looks_on: float = 0.2
+    low: tuple[float, float] = (0.2, 3.2)
+    usual: float = 3.5
+    usual_weight: float = 4.0
+    turn: float = 0.0
+    follow: float = 0.5
+    steepness: float = 0.6
+    lowest: float = -6.0
+    highest: float = 4.0
+    likeness: float = 0.3
+    alike: float = -1.5
+    alike_follow: float = 0.2
+    least_alike: float = -5.0
+    most_alike: float = 1.0
+    most: float = 2.75
+    doubt: float = 2.0
+    few: float = 0.5
+    keep: int = 12
+    surely_on: float = 0.8
+    own_part: float = -0.85
+    memory: float = 30.0
+
+
+SEEING = Detector()
+BLIND = Detector(back=0.01, follow=0.2, lowest=-4.0, highest=8.0, most=50.0, memory=40.0)  # without vectors
+
+
+def changed(
+    state: DriftState,
+    probability: float,
+    vector: NDArray[np.float64] | None,
+    detector: Detector | None,
+    landmarks: Landmarks | None,
+) -> DriftState:
+    """Bayes' rule for "has left", and what the message teaches about this conversation if it has not.
+
+    Args:
+        probability: the message's best allowed probability.
+        vector: the message's embedding, shape (D,); without it, or without a background among the landmarks, only the
+            probability speaks. detector: None for `SEEING` or `BLIND`, as there is something to see.
+    Cost: O(D · (landmarks + `keep`)).
+    """
+    direction = None if vector is None or landmarks is None else landmarks.measurable(vector)
+    detector = detector or (BLIND if direction is None else SEEING)
+    if state.odds is None:
+        start = log_odds(detector.leave)
+        low, of = detector.low
+        total, weight = detector.usual * detector.usual_weight, detector.usual_weight
+        alike, likes = 0.0, detector.usual_weight
+    else:
+        start, low, of, total, weight = state.odds, state.low, state.of, state.total, state.weight
+        alike, likes = state.alike, state.likes or detector.usual_weight
+    x = min(max(log_odds(probability), detector.lowest), detector.highest)
+    left = level_of(start)
+    prior = left * (1 - detector.back) + (1 - left) * detector.leave
+    middle = detector.turn + detector.follow * (total / weight - detector.usual)
+    evidence = -detector.steepness * (x - middle)
+    trust, like = 0.0, 0.0
+    if direction is not None and state.kept is not None and landmarks is not None:
+        trust = len(state.kept) / (len(state.kept) + detector.few)
+        far = likeness(direction, state.kept, landmarks) - detector.alike
+        like = min(max(far, detector.least_alike), detector.most_alike)
+        like_usual = like - detector.alike_follow * alike / likes
+        if like_usual < 0:  # unlike what was said before, but perhaps another allowed topic
+            like_usual *= level_of(detector.doubt - x)
+        evidence -= detector.likeness * trust * like_usual
+    ratio = math.exp(min(evidence, detector.most))
+    share = low / of  # of this conversation's on-topic messages that look off-topic
+    under_on = share * ratio + 1 - share
+    odds = log_odds(prior) + math.log(((1 - detector.looks_on) * ratio + detector.looks_on) / under_on)
+    on = 1 - level_of(odds)
+    low, of = low + on * share * ratio / under_on, of + on
+    total, weight = total + on * max(x, -1.0), weight + on
+    alike, likes = alike + on * trust * max(like, -2.0), likes + on * trust
+    fade, dim, pale = (min(1.0, detector.memory / count) for count in (of, weight, likes))
+    kept = state.kept
+    if direction is not None and x >= detector.own_part and on >= detector.surely_on:
+        kept = remembered(kept, direction, detector.keep)
+    return replace(
+        state,
+        odds=odds,
+        low=low * fade,
+        of=of * fade,
+        total=total * dim,
+        weight=weight * dim,
+        alike=alike * pale,
+        likes=likes * pale,
+        kept=kept,
+    )
+
+
+def likeness(direction: NDArray[np.float64], kept: NDArray[np.int8], landmarks: Landmarks) -> float:
+    """How much nearer a direction is to the nearest remembered one than to the nearest background subject.
+
+    Args:
+        direction: shape (D,), of length 1. kept: shape (K, D). landmarks: with a yardstick.
+    Returns:
+        A difference of cosines, in standard deviations of the cosine between two background subjects.
+    """
+    rows = kept.astype(np.float64)
+    nearest = float((rows @ direction / np.sqrt((rows * rows).sum(axis=1))).max())
+    return (nearest - landmarks.background_cosine(direction)) / (landmarks.yardstick or 1.0)
+
+
+def remembered(kept: NDArray[np.int8] | None, direction: NDArray[np.float64], most: int) -> NDArray[np.int8]:
+    """`kept` with one direction more, in one byte a number; the oldest goes when there are more than `most`."""
+    row = np.rint(direction * (127.0 / np.abs(direction).max())).astype(np.int8)[None]
+    rows = row if kept is None else np.concatenate([kept, row])[-most:]
+    rows.flags.writeable = False
+    return rows
+
+
+def level_of(odds: float | None) -> float:
+    """The probability of log-odds; 0 for None."""
+    if odds is None:
+        return 0.0
+    return 1.0 / (1.0 + math.exp(-odds)) if odds >= 0 else math.exp(odds) / (1.0 + math.exp(odds))
+
+
+def log_odds(chance: float) -> float:
+    """The log-odds of a probability; 0 and 1 are far away, not infinite."""
+    clipped = min(max(chance, _FURTHEST), 1.0 - _FURTHEST)
+    return math.log(clipped / (1.0 - clipped))
