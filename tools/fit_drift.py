@@ -92,7 +92,7 @@ def laid_out(made: list[Talk], space: Space) -> Played:
 def played(data: Played, d: Detector) -> Floats:
     """The level after each message that was read, shape (N, T); 0 elsewhere. The same as `changed`."""
     count, size = data.x.shape
-    full = lambda value: np.full(count, float(value))  # noqa: E731
+    full = lambda value: np.full(count, float(value))  # noqa: E731 - said six times below
     odds, low, of = full(np.log(d.leave / (1 - d.leave))), full(d.low[0]), full(d.low[1])
     total, weight = full(d.usual * d.usual_weight), full(d.usual_weight)
     alike, likes, held = full(0), full(d.usual_weight), full(0)
@@ -171,7 +171,7 @@ def worth(data: Played, detector: Detector) -> tuple[float, dict[str, float]]:
 def steady(detector: Detector) -> bool:
     """What no figure may buy: one clear tangent never alarms, nor two apart; two clear ones in a row, or three first, do."""
     sure = 3.4761
-    line = lambda text: [-sure if sign == "-" else sure for sign in text]  # noqa: E731
+    line = lambda text: [-sure if sign == "-" else sure for sign in text]  # noqa: E731 - said in each case below
     cases = [("+" * 10 + "-" * 4, 11), ("-" * 6, 2)]
     cases += [("+" * lead + "-" + "+" * 9, None) for lead in (0, 1, 2, 5, 10, 30, 60)]
     cases += [("+" * lead + "-" + "+" * gap + "-" + "+" * 9, None) for lead in (0, 1, 5, 20, 60) for gap in (1, 2, 4)]

@@ -20,7 +20,7 @@ import argparse
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -35,12 +35,11 @@ from segment_data import (
     tasks,
     with_returns,
 )  # fmt: skip
-from sklearn.linear_model import LogisticRegression
+from segment_fit import Shape, fit_link, fit_phrases, fit_probes, fit_subjects, train_net
 
 from topicality.core.segment.assign import evidence, rows_for_heads
-from topicality.core.segment.crowd import Crowd
-from topicality.core.segment.features import Features, Row, Trail
-from topicality.core.segment.heads import GRANULARITIES, MOMENTS, Heads, Net, Probes, Settings, Subjects, packed
+from topicality.core.segment.features import AHEAD, CAUSAL, STYLE, Features, Row
+from topicality.core.segment.heads import GRANULARITIES, MOMENTS, Heads, Net, Settings, packed
 from topicality.core.segment.offline import read_rows
 from topicality.core.segment.topics import Topics
 from topicality.embed.minilm import MiniLmEmbedder
@@ -51,24 +50,19 @@ from topicality.vectors import unit
 ROOT = Path(__file__).parent.parent
 FOLDS = 4
 PARTS = 4  # probes are fitted on three quarters and read on the fourth, so that heads learn what they are worth
-STRENGTH = 4.0  # vectors are scaled by this in the probes' regularisation
-SHARES = (0.2, 0.5, 0.3)  # of chats, of dialogues about documents, of tasks in what a subject is
-RIDGE = 0.5  # added to the spread inside dialogues, in units of its mean
-SUBJECTS = 96  # directions kept
-SOURCES = ("topic start", "before it", "after it")
 MIX = {
     "balanced": {"chat": 1.0, "help": 1.0, "task": 1.0},
     "coarse": {"chat coarse": 0.7, "help coarse": 0.7, "task": 1.0},
     "fine": {"chat": 1.0, "help": 1.0, "chat joined": 0.3, "help joined": 0.3},
 }
 SETTINGS = Settings(
-    boundary={"coarse": 0.4, "balanced": 0.36, "fine": 0.34},
+    boundary={"coarse": 0.44, "balanced": 0.4, "fine": 0.38},
     switch={
-        "coarse": {"once": 0.6, "confirmed": 0.65},
-        "balanced": {"once": 0.5, "confirmed": 0.55},
-        "fine": {"once": 0.4, "confirmed": 0.45},
+        "coarse": {"once": 0.65, "confirmed": 0.6},
+        "balanced": {"once": 0.55, "confirmed": 0.5},
+        "fine": {"once": 0.45, "confirmed": 0.4},
     },
-    returning={"once": 0.65, "confirmed": 0.65},
+    returning={"once": 0.55, "confirmed": 0.55},
 )
 
 
@@ -101,19 +95,6 @@ class Encoder:
         return self.rows[[self.place[text] for text in texts]]
 
 
-@dataclass(frozen=True)
-class Shape:
-    """Of a head, and how it is learned."""
-
-    hidden: int = 24
-    bags: int = 5
-    epochs: int = 25
-    decay: float = 3e-2
-    drop: float = 0.2
-    batch: int = 256
-    rate: float = 2e-3
-
-
 @dataclass
 class Data:
     chat: list[Dialogue]  # TIAGE
@@ -130,115 +111,25 @@ class Read:
     features: dict[str, np.ndarray]
 
 
-def train_net(rows: np.ndarray, labels: np.ndarray, weights: np.ndarray, shape: Shape = Shape()) -> Net:
-    """Bagged networks by Adam: weighted log loss, feature dropout, decoupled decay, a cosine step; a bootstrap each."""
-    rows = np.asarray(rows, np.float32)
-    share = weights / weights.sum()
-    mean = (share[:, None] * rows).sum(axis=0).astype(np.float32)
-    deviation = np.sqrt((share[:, None] * (rows - mean) ** 2).sum(axis=0))
-    scale = (1.0 / np.maximum(deviation, 1e-3)).astype(np.float32)
-    standard = np.clip((rows - mean) * scale, -4.0, 4.0)
-    count, size = standard.shape
-    learned = []
-    for bag in range(shape.bags):
-        rng = np.random.default_rng(bag)
-        drawn = rng.choice(count, count, p=share)
-        base = labels[drawn].mean()
-        net = [
-            rng.normal(0, np.sqrt(1.0 / size), (size, shape.hidden)).astype(np.float32),
-            np.zeros(shape.hidden, np.float32),
-            rng.normal(0, 0.2, shape.hidden).astype(np.float32),
-            np.full(1, np.log(base / (1 - base)), np.float32),
-        ]
-        first, second = [np.zeros_like(part) for part in net], [np.zeros_like(part) for part in net]
-        step, steps = 0, shape.epochs * (count // shape.batch + 1)
-        for _ in range(shape.epochs):
-            order = rng.permutation(drawn)
-            for at in range(0, count, shape.batch):
-                chosen = order[at : at + shape.batch]
-                seen = standard[chosen]
-                seen = seen * ((rng.random(seen.shape, dtype=np.float32) > shape.drop) / np.float32(1 - shape.drop))
-                inner = seen @ net[0] + net[1]
-                active = np.maximum(inner, 0)
-                logits = np.clip(active @ net[2] + net[3], -30, 30)
-                error = ((1 / (1 + np.exp(-logits)) - labels[chosen]) / len(chosen)).astype(np.float32)
-                back = error[:, None] * net[2] * (inner > 0)
-                slopes = [seen.T @ back, back.sum(axis=0), active.T @ error, error.sum(keepdims=True)]
-                step += 1
-                pace = shape.rate * 0.5 * (1 + np.cos(np.pi * step / (steps + 1)))
-                for k, slope in enumerate(slopes):
-                    first[k] += 0.1 * (slope - first[k])
-                    second[k] += 0.001 * (slope**2 - second[k])
-                    net[k] -= pace * (first[k] / (1 - 0.9**step)) / (np.sqrt(second[k] / (1 - 0.999**step)) + 1e-8)
-                    if k in (0, 2):
-                        net[k] *= 1 - pace * shape.decay * 10
-        learned.append(net)
-    return Net(
-        mean,
-        scale,
-        np.concatenate([net[0] for net in learned], axis=1),
-        np.concatenate([net[1] for net in learned]),
-        np.stack([net[2] for net in learned]),
-        np.array([net[3][0] for net in learned], np.float32),
-    )
-
-
-def fit_probes(styles: Sequence[list[Dialogue]], encode: Encoder) -> Probes:
-    """Logistic readings of a vector, pooled over the styles and for each alone."""
-    read = [[(encode(each.texts), np.array(each.marks)) for each in style] for style in styles]
-    weights, bias = [], []
-    for source in range(len(SOURCES)):
-        parts = []
-        for style in read:
-            if source == 0:
-                rows = [vectors[1:] for vectors, _ in style]
-            elif source == 1:
-                rows = [vectors[:-1] for vectors, _ in style]
-            else:
-                rows = [np.concatenate([vectors[2:], np.zeros_like(vectors[:1])]) for vectors, _ in style]
-            parts.append((np.concatenate(rows) * STRENGTH, np.concatenate([marks[1:] for _, marks in style])))
-        for chosen in ([0, 1, 2], [0], [1], [2]):
-            model = LogisticRegression(C=0.02, max_iter=150)
-            share = np.concatenate([np.full(len(parts[k][1]), 1 / len(parts[k][1])) for k in chosen])
-            model.fit(
-                np.concatenate([parts[k][0] for k in chosen]),
-                np.concatenate([parts[k][1] for k in chosen]),
-                sample_weight=share / share.mean(),
-            )
-            weights.append(model.coef_[0] * STRENGTH)
-            bias.append(model.intercept_[0])
-    return Probes(np.stack(weights, axis=1), np.array(bias))
-
-
-def fit_subjects(styles: Sequence[list[Dialogue]], encode: Encoder) -> Subjects:
-    """Directions by how much dialogues differ against how much messages of one dialogue do; styles weigh as in `SHARES`."""
-    inside = between = np.zeros((1, 1))
-    mean = np.zeros(1)
-    for share, style in zip(SHARES, styles, strict=True):
-        read = [encode(each.texts).astype(np.float64) for each in style]
-        means = np.array([vectors.mean(axis=0) for vectors in read])
-        spread = np.concatenate([vectors - centre for vectors, centre in zip(read, means, strict=True)])
-        inside = inside + share * spread.T @ spread / len(spread)
-        between = between + share * np.cov(means.T, bias=True)
-        mean = mean + share * means.mean(axis=0)
-    inside += RIDGE * np.trace(inside) / len(inside) * np.eye(len(inside))
-    values, directions = np.linalg.eigh(inside)
-    whiten = directions / np.sqrt(values)
-    _, order = np.linalg.eigh(whiten.T @ between @ whiten)
-    weights = (whiten @ order)[:, ::-1][:, :SUBJECTS]
-    return Subjects(mean.astype(np.float32), (weights / np.abs(weights).max()).astype(np.float32))
-
-
-def empty_heads(probes: Probes, subjects: Subjects, encode: Encoder) -> Heads:
-    return Heads(encode.model.space, probes, subjects, {}, {}, {}, None, SETTINGS)  # type: ignore[arg-type]  # filled in below
+def readings(chat: list[Dialogue], helping: list[Dialogue], own: list[Dialogue], seed: int, encode: Encoder) -> Heads:
+    """Heads with the linear readings learned, and without the networks."""
+    joined = spliced(chat, 150, seed + 20) + spliced(helping, 150, seed + 21)
+    styles = [chat, helping, task_splices(own, 300, seed), joined]
+    return Heads(
+        encode.model.space,
+        fit_probes(styles, encode),
+        fit_phrases(styles),
+        fit_subjects([chat, helping, own], encode),
+        {}, {}, {}, None, SETTINGS,  # type: ignore[arg-type]  # filled in below
+    )  # fmt: skip
 
 
 def read(dialogue: Dialogue, heads: Heads, encode: Encoder) -> Read:
     vectors = unit(encode(dialogue.texts))
     said = [Message(role, text) for role, text in zip(dialogue.roles, dialogue.texts, strict=True)]
-    trail = Trail(heads.space.dimension, heads.probes, heads.subjects)
-    once = np.array([trail.read(m.text, m.role, v).once for m, v in zip(said, vectors, strict=True)], np.float32)
     rows, known, whole = read_rows(said, vectors, heads)
+    middle = len(CAUSAL) + len(AHEAD)
+    once = np.concatenate([known[:, : len(CAUSAL)], known[:, middle : middle + STYLE]], axis=1)
     return Read(dialogue, rows, {"once": once, "confirmed": known, "offline": whole})
 
 
@@ -329,9 +220,7 @@ def train(data: Data, folder: Path, encode: Encoder, log: bool = True) -> Heads:
         own, others = (tasks(folder, part(data.domains, number, inside)) for inside in (True, False))
         chat, helping = part(data.chat, number, True), part(data.help, number, True)
         seed = 1000 * number + 7
-        rest = [part(data.chat, number, False), part(data.help, number, False), task_splices(others, 300, seed)]
-        whole = [part(data.chat, number, False), part(data.help, number, False), others]
-        heads = empty_heads(fit_probes(rest, encode), fit_subjects(whole, encode), encode)
+        heads = readings(part(data.chat, number, False), part(data.help, number, False), others, seed, encode)
         sets = {
             "chat": chat,
             "help": helping,
@@ -347,7 +236,7 @@ def train(data: Data, folder: Path, encode: Encoder, log: bool = True) -> Heads:
                 for moment in MOMENTS:
                     rows.setdefault(name, {}).setdefault(moment, []).append(seen.features[moment][1:])
                 marks.setdefault(name, []).append(np.array(each.marks[1:]))
-        made = with_returns(helping, 110, seed + 8) + with_returns(own, 20, seed + 9, longest=14)
+        made = with_returns(helping, 170, seed + 8) + with_returns(own, 20, seed + 9, longest=14)
         made += with_returns(chat, 12, seed + 10) + with_returns(chat, 15, seed + 11, cut=True, cued=0.5)
         made += with_returns(helping, 45, seed + 12, cut=True, cued=0.5)
         made += with_returns(own, 45, seed + 13, cut=True, cued=0.5)
@@ -355,7 +244,6 @@ def train(data: Data, folder: Path, encode: Encoder, log: bool = True) -> Heads:
         returning += [read(each, heads, encode) for each in made]
         if log:
             print(f"  read part {number + 1} of {PARTS} ({time.monotonic() - begun:.0f} s)", flush=True)
-    styles = [data.chat, data.help, task_splices(tasks(folder, data.domains), 300, 3)]
     boundary = fit_boundaries(rows, marks)
     if log:
         print(f"  boundaries ({time.monotonic() - begun:.0f} s)", flush=True)
@@ -366,39 +254,16 @@ def train(data: Data, folder: Path, encode: Encoder, log: bool = True) -> Heads:
         rng = np.random.default_rng(5)
         for _ in range(2):
             found += [
-                topic_rows(each, moment, (leave, turn, rng.uniform(0.35, 0.6), rng.uniform(0.45, 0.7)))
+                topic_rows(each, moment, (leave, turn, rng.uniform(0.45, 0.75), rng.uniform(0.4, 0.65)))
                 for each in returning
             ]
             leave, turn = fit_topics(found)
         switch[moment], back[moment] = leave, turn
     if log:
         print(f"  topics ({time.monotonic() - begun:.0f} s)", flush=True)
-    link = train_link(lines(folder / "segment" / "irc_ubuntu.dev.jsonl"), encode)
-    subjects = fit_subjects([data.chat, data.help, tasks(folder, data.domains)], encode)
-    return Heads(encode.model.space, fit_probes(styles, encode), subjects, boundary, switch, back, link, SETTINGS)
-
-
-def train_link(talks: list[dict], encode: Encoder) -> Net:
-    """The ranker of replies, along the true threads."""
-    rows, right = [], []
-    for talk in talks:
-        crowd = Crowd()
-        vectors = encode([turn["text"] for turn in talk["turns"]])
-        replies: dict[int, set[int]] = {}
-        for earlier, later in talk["links"]:
-            replies.setdefault(later, set()).add(earlier)
-        for index, turn in enumerate(talk["turns"]):
-            at = None if turn.get("t") is None else turn["t"] * 60.0
-            said = crowd.read(index, turn["text"], turn["role"].lower(), vectors[index], at)
-            gold = replies.get(index, {index})
-            known = [item.index for item in reversed(crowd.items)]
-            if index >= talk["scored"][0] and said.speaker:
-                rows.append(crowd.features(said))
-                right.append(np.array([float(other in gold) for other in [*known, index]]))
-            crowd.record(said, max(gold) if max(gold) in known else index)
-    labels = np.concatenate(right)
-    weights = np.where(labels > 0, 1.0, 0.15)
-    return train_net(np.concatenate(rows), labels, weights, Shape(bags=3, drop=0.05, epochs=10, decay=1e-2, batch=512))
+    link = fit_link(lines(folder / "segment" / "irc_ubuntu.dev.jsonl"), encode)
+    heads = readings(data.chat, data.help, tasks(folder, data.domains), 3, encode)
+    return replace(heads, boundary=boundary, switch=switch, returning=back, link=link)
 
 
 def labelled(dialogues: list[Dialogue]) -> list[LabelledDialogue]:
@@ -450,8 +315,6 @@ def show(figures: dict[tuple[str, str], list[dict]]) -> None:
 
 def held_out_links(folder: Path, encode: Encoder, heads: Heads) -> None:
     """Talk of several people: learn on eight files, measure on two, five times."""
-    from dataclasses import replace
-
     from topicality.layer.evaluate_segment import read_dialogues
 
     path = folder / "segment" / "irc_ubuntu.dev.jsonl"
@@ -459,7 +322,7 @@ def held_out_links(folder: Path, encode: Encoder, heads: Heads) -> None:
     reports = []
     for fold in range(5):
         test = {2 * fold, 2 * fold + 1}
-        link = train_link([talk for place, talk in enumerate(talks) if place not in test], encode)
+        link = fit_link([talk for place, talk in enumerate(talks) if place not in test], encode)
         mine = [each for place, each in enumerate(known) if place in test]
         reports.append(evaluate_dialogues(mine, encode, replace(heads, link=link), mode="online"))
     means = {key: np.mean([report[key] for report in reports]) for key in ("link_f", "topic_one_to_one", "topic_b3_f1")}
@@ -486,8 +349,8 @@ def main() -> None:
         held_out(data, folder, encode, options.folds)
         return
     heads = train(data, folder, encode)
-    held_out_links(folder, encode, heads)
     write(heads)
+    held_out_links(folder, encode, heads)
 
 
 def write(heads: Heads) -> None:

@@ -84,7 +84,8 @@ def test_an_answer_echoes_the_words_of_a_question() -> None:
     )  # a word counts once
     assert read("pizza please", [1.0, 1.0], said=asked)["echoes"] == 0.0
     assert read("to the one", [1.0, 1.0], said=asked)["echoes"] == 0.0  # function words are no echo
-    assert read("a refund", [1.0, 1.0], said=[asked[0], "Why?"])["echoes"] == 1.0  # of any turn, not of the latest alone
+    earlier = [asked[0], "Why?"]
+    assert read("a refund", [1.0, 1.0], said=earlier)["echoes"] == 1.0  # of any turn, not of the latest alone
 
 
 @given(hnp.arrays(np.float64, st.tuples(st.integers(1, 4), st.integers(1, 6)), elements=st.floats(-4, 4)))

@@ -6,41 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.core.segment_talk import BACK, FLIGHT, HEADS, PASTA, embed
 
-from topicality.core.segment import Heads, Segmentation, segment
-from topicality.core.segment.features import AHEAD, CAUSAL, Trail, confirmed
+from topicality.core.segment import Segmentation, segment
+from topicality.core.segment.features import AHEAD, CAUSAL, STYLE, STYLE_NEXT, Trail, confirmed
 from topicality.core.segment.offline import own_threshold, read_rows
 from topicality.core.segment.plain import Quantile, cut_by_program
 from topicality.core.segment.whole import TWO_SIDED
-from topicality.embed import load
-from topicality.embed.segment import load_heads
 from topicality.errors import ConfigError, InputError, SpaceMismatchError
 from topicality.types import Message, Space
-from topicality.vectors import Array
-
-FLIGHT = [
-    ("user", "Hi, I need to cancel my flight to Lisbon next Friday."),
-    ("assistant", "I can cancel the flight to Lisbon. Do you have your booking code?"),
-    ("user", "Yes, the booking code of the flight is QX81."),
-    ("assistant", "Thanks. Your flight to Lisbon is cancelled and the refund takes five days."),
-]
-PASTA = [
-    ("user", "Another thing: how long should I boil pasta so that the spaghetti stays firm?"),
-    ("assistant", "Boil spaghetti for about nine minutes in salted water, then taste the pasta."),
-    ("user", "And how much salt goes into the pasta water?"),
-    ("assistant", "About ten grams of salt for each litre of pasta water."),
-]
-BACK = [
-    ("user", "Back to my cancelled flight to Lisbon: when does the refund for the booking QX81 arrive?"),
-    ("assistant", "The refund for your cancelled Lisbon flight arrives within five days."),
-]
-_FOUND = load_heads(load("minilm"))
-assert _FOUND is not None
-HEADS: Heads = _FOUND
-
-
-def embed(turns: list[tuple[str, str]]) -> tuple[list[Message], Array]:
-    return [Message(role, text) for role, text in turns], load("minilm").embed([text for _, text in turns])
 
 
 def whole(found: Segmentation, count: int) -> None:
@@ -105,15 +79,15 @@ def test_any_talk_gives_a_whole_result(seed: int, count: int) -> None:
 def test_reading_a_transcript_is_reading_its_messages_one_by_one() -> None:
     messages, vectors = embed(FLIGHT + PASTA + BACK)
     rows, known, both = read_rows(messages, vectors, HEADS)
-    trail = Trail(384, HEADS.probes, HEADS.subjects)
+    trail = Trail(HEADS)
     again = [trail.read(message.text, message.role, vector) for message, vector in zip(messages, vectors, strict=True)]
     expected = [confirmed(row, following) for row, following in zip(again, [*again[1:], None], strict=True)]
     assert np.allclose(known, np.array(expected, np.float32))
     assert len(rows) == 10
     assert both.shape == (10, known.shape[1] + len(TWO_SIDED))
     for grain in HEADS.boundary.values():
-        assert grain["once"].features == len(CAUSAL) + 8
-        assert grain["confirmed"].features == len(CAUSAL) + len(AHEAD) + 12
+        assert grain["once"].features == len(CAUSAL) + STYLE
+        assert grain["confirmed"].features == len(CAUSAL) + len(AHEAD) + STYLE + STYLE_NEXT
         assert grain["offline"].features == both.shape[1]
 
 

@@ -10,44 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.core.segment_talk import BACK, FLIGHT, HEADS, PASTA, SPACE, embed, talk
 
-from topicality.core.segment import Decision, Heads, Segmenter
-from topicality.embed import load
-from topicality.embed.segment import load_heads
+from topicality.core.segment import Decision, Segmenter
+from topicality.core.segment.state import VERSION
 from topicality.errors import ConfigError, InputError, SpaceMismatchError
 from topicality.types import Message, Space
 from topicality.vectors import Array
-
-FIRST = [
-    ("user", "Hi, I need to cancel my flight to Lisbon next Friday."),
-    ("assistant", "I can cancel the flight to Lisbon. Do you have your booking code?"),
-    ("user", "Yes, the booking code of the flight is QX81."),
-    ("assistant", "Thanks. Your flight to Lisbon is cancelled and the refund takes five days."),
-]
-SECOND = [
-    ("user", "Another thing: how long should I boil pasta so that the spaghetti stays firm?"),
-    ("assistant", "Boil spaghetti for about nine minutes in salted water, then taste the pasta."),
-    ("user", "And how much salt goes into the pasta water?"),
-    ("assistant", "About ten grams of salt for each litre of pasta water."),
-]
-BACK = [
-    ("user", "Back to my cancelled flight to Lisbon: when does the refund for the booking QX81 arrive?"),
-    ("assistant", "The refund for your cancelled Lisbon flight arrives within five days."),
-]
-
-
-def heads() -> Heads:
-    found = load_heads(load("minilm"))
-    assert found is not None
-    return found
-
-
-HEADS = heads()
-SPACE = HEADS.space
-
-
-def embed(turns: list[tuple[str, str]]) -> tuple[list[Message], Array]:
-    return [Message(role, text) for role, text in turns], load("minilm").embed([text for _, text in turns])
 
 
 def run(segmenter: Segmenter, messages: list[Message], vectors: Array) -> tuple[list[Decision], list[Decision]]:
@@ -63,30 +32,8 @@ def run(segmenter: Segmenter, messages: list[Message], vectors: Array) -> tuple[
     return once, sorted([*final, *segmenter.finish()], key=lambda each: each.index)
 
 
-def talk(seed: int, length: int) -> tuple[list[Message], Array]:
-    """Random messages around a few directions: something for every branch of the code."""
-    rng = np.random.default_rng(seed)
-    centres = rng.normal(size=(4, SPACE.dimension))
-    texts = (
-        "ok", "thanks, that is all, bye", "I also need another train ticket to Bergen", "what about the hotel?", "",
-        "It costs 30 euros.", "How are you?", "The invoice is wrong, please help me", "hello", "yes!",
-    )  # fmt: skip
-    messages, rows = [], []
-    topic = 0
-    for place in range(length):
-        if rng.random() < 0.3:
-            topic = int(rng.integers(len(centres)))
-        rows.append(centres[topic] + rng.normal(scale=rng.uniform(0.3, 2.0), size=SPACE.dimension))
-        role = "tool" if rng.random() < 0.08 else ("user", "assistant")[place % 2]
-        calls = (f"c{place}",) if role == "assistant" and rng.random() < 0.2 else ()
-        call = f"c{place - 1}" if role == "tool" else None
-        messages.append(Message(role, texts[int(rng.integers(len(texts)))], id=str(place), calls=calls, call=call))
-    matrix = np.asarray(rows, np.float32)
-    return messages, (matrix / np.linalg.norm(matrix, axis=1, keepdims=True)).astype(np.float32)
-
-
 def test_a_b_a_returns_to_the_topic_of_a() -> None:
-    messages, vectors = embed(FIRST + SECOND + BACK)
+    messages, vectors = embed(FLIGHT + PASTA + BACK)
     _, final = run(Segmenter(HEADS), messages, vectors)
     topics = [decision.topic for decision in final]
     assert topics == [0] * 4 + [1] * 4 + [0] * 2
@@ -98,7 +45,7 @@ def test_a_b_a_returns_to_the_topic_of_a() -> None:
 
 @pytest.mark.parametrize("text", ["ok", "Yes, thanks!", "sure", "Great", "no", "Okay cool", "thank you"])
 def test_an_acknowledgement_inherits(text: str) -> None:
-    messages, vectors = embed([*FIRST, ("user", text)])
+    messages, vectors = embed([*FLIGHT, ("user", text)])
     vectors[-1] = -vectors[0]  # as unlike everything before as can be
     once, final = run(Segmenter(HEADS), messages, vectors)
     for decision in (once[-1], final[-1]):
@@ -108,7 +55,7 @@ def test_an_acknowledgement_inherits(text: str) -> None:
 
 
 def test_a_tool_exchange_stays_with_its_call_also_when_the_call_is_revised_or_the_result_is_late() -> None:
-    messages, vectors = embed(FIRST + SECOND)
+    messages, vectors = embed(FLIGHT + PASTA)
     segmenter = Segmenter(HEADS)
     run(segmenter, messages, vectors)
     call = segmenter.receive(Message("assistant", "timer(minutes=9)", calls=("t1",)))
@@ -314,7 +261,8 @@ def test_resuming_in_a_new_process_gives_the_same_decisions() -> None:
     """String hashes, and with them the order of sets, differ from process to process."""
     code = (
         "import sys, json; sys.path.insert(0, sys.argv[1])\n"
-        "from test_segment_online import HEADS, Segmenter, talk\n"
+        "from tests.core.segment_talk import HEADS, talk\n"
+        "from topicality.core.segment import Segmenter\n"
         "messages, vectors = talk(7, 60)\n"
         "segmenter = Segmenter.restore(HEADS, sys.stdin.buffer.read())\n"
         "pairs = list(zip(messages, vectors))[30:]\n"
@@ -329,7 +277,7 @@ def test_resuming_in_a_new_process_gives_the_same_decisions() -> None:
     for message, vector in pairs[:30]:
         segmenter.receive(message, vector)
     answer = subprocess.run(
-        [sys.executable, "-c", code, str(Path(__file__).parent)],
+        [sys.executable, "-c", code, str(Path(__file__).parents[2])],
         input=segmenter.snapshot(),
         capture_output=True,
         check=True,
@@ -356,6 +304,9 @@ def test_a_snapshot_is_not_pickle_and_damage_is_told() -> None:
     ):
         with pytest.raises(InputError):
             Segmenter.restore(HEADS, damaged)
+    for version in (1, VERSION + 1):  # the first read vectors only
+        with pytest.raises(InputError, match=f"version {version}, this release reads {VERSION}"):
+            Segmenter.restore(HEADS, data[:4] + version.to_bytes(2, "little") + data[6:])
     with pytest.raises((InputError, SpaceMismatchError)):
         Segmenter.restore(None, data)
 
@@ -394,7 +345,7 @@ def test_the_expected_rate_is_a_monotone_quantile_knob() -> None:
 
 
 def test_the_first_message_opens_topic_zero_and_is_no_boundary() -> None:
-    messages, vectors = embed(FIRST)
+    messages, vectors = embed(FLIGHT)
     decision = Segmenter(HEADS).receive(messages[0], vectors[0])
     assert (decision.kind, decision.topic, decision.boundary, decision.confirmed) == ("new", 0, False, False)
 
@@ -403,14 +354,14 @@ def test_messages_before_anything_is_said_belong_to_the_first_topic() -> None:
     segmenter = Segmenter(HEADS)
     early = segmenter.receive(Message("system", "You are a helpful assistant."))
     blank = segmenter.receive(Message("user", "   "))
-    messages, vectors = embed(FIRST)
+    messages, vectors = embed(FLIGHT)
     assert early.topic == blank.topic == segmenter.receive(messages[0], vectors[0]).topic == 0
     assert early.confirmed
 
 
 def test_without_heads_the_fallback_says_so_and_resumes() -> None:
     space = Space("elsewhere", 384)
-    messages, vectors = embed((FIRST + SECOND) * 3)
+    messages, vectors = embed((FLIGHT + PASTA) * 3)
     segmenter = Segmenter(None, space=space)
     assert segmenter.fallback is not None
     assert "elsewhere" in segmenter.fallback

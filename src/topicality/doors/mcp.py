@@ -146,7 +146,7 @@ def server(seated: Callable[[Context], Seat]) -> MCPServer:
     async def check_topic(
         ctx: Context,
         text: Annotated[Words, Field(description="The text to check.")],
-        context: Told = [],  # noqa: B006
+        context: Told = [],  # noqa: B006 - read only
     ) -> CheckResult:
         """Check whether a text stays on the topics this assistant is for, exactly as the guard decides. Keeps nothing."""
         seat = seated(ctx)

@@ -230,7 +230,7 @@ class WritingContract:
         assert [e.id for e in store.exchanges(ANN)] == ["e1", "e3"]
         assert store.state("ann", "c1", "s") is None
         assert store.search_words(ANN, ["ghost"], 5).frequencies == {"ghost": 0}
-        assert store.conversation("ann", "c1").passages == 0
+        assert store.passages(ANN) == []
 
     def test_a_turn_that_writes_nothing_leaves_nothing(self, store: Store) -> None:
         with store.turn("ann", "c1") as turn:

@@ -6,13 +6,16 @@ A row is made of plain floats, which for one message is faster than arrays of on
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import log1p, sqrt
+from operator import itemgetter
 
 import numpy as np
 
-from topicality.core.segment.cues import SILENT_CUES, Cues, Words, overlap, read_cues
-from topicality.core.segment.heads import Probes, Subjects
+from topicality.core.segment.cues import SILENT_CUES, Cues, Words, cues_of, overlap, spoken_words
+from topicality.core.segment.heads import STYLES, Heads
+from topicality.core.segment.phrases import places
 from topicality.vectors import Array
 
 LAGS = 8  # earlier messages that are looked at
@@ -54,6 +57,18 @@ AHEAD = (
     *(f"next_{Cues._fields[k]}" for k in _NEXT),
 )  # fmt: skip
 _NOTHING_AHEAD = [0.0] * len(AHEAD)
+
+
+def _readings(*numbers: int) -> Callable[[list[float]], tuple[float, ...]]:
+    """Picks readings: a topic's first message, the one before, the one after; 0-2 by its vector, 3-5 by its words."""
+    return itemgetter(*[number * STYLES + style for number in numbers for style in range(STYLES)])
+
+
+_OWN = _readings(0, 2, 3, 5)
+_PAST = (_readings(0, 1, 3, 4), _readings(0, 1, 3, 4), _readings(0, 3), _readings(0, 3))  # the nearest first
+STYLE = (4 + 4 + 4 + 2 + 2) * STYLES  # readings of a message and of the four before it
+STYLE_NEXT = 4 * STYLES
+_UNREAD = [0.0] * STYLE
 _SUMS = 17
 
 
@@ -68,8 +83,9 @@ class Row:
         trail: cosine with the exponential mean and with the plain mean of everything before.
         new_words: share of content words not among the last eight messages', and never said before.
         same: whether the speaker of the message before speaks on. run: how long that has gone on, at most 5.
-        probes: linear probes of the vector: 4 as a topic's first message, 4 as the one before, 4 as the one after.
-        causal: the features of `CAUSAL`. style: the 8 probe features: its own 4, and the 4 of the message before.
+        probes: linear readings, of the vector and then of the words, for each: 5 as a topic's first message, 5 as the
+            one before, 5 as the one after.
+        causal: the features of `CAUSAL`. style: readings of this message and of the four before it.
     """
 
     cues: Cues
@@ -95,21 +111,23 @@ class Row:
 
 def confirmed(row: Row, following: Row | None) -> Features:
     """What is known of a message when the next one is there; None at the end of a transcript."""
-    return row.causal + ahead(row, following) + row.style + ([0.0] * 4 if following is None else following.probes[8:])
+    after = _UNREAD[:STYLE_NEXT] if following is None else _OWN(following.probes)
+    return [*row.causal, *ahead(row, following), *row.style, *after]
 
 
 class Trail:
     """A conversation as far as it has been read: the last eight messages, means, and running sums. Bounded.
 
     Args:
-        dimension: of the vectors. probes, subjects: linear readings for the encoder.
+        heads: learned for the encoder; their linear readings are used.
     """
 
-    def __init__(self, dimension: int, probes: Probes, subjects: Subjects) -> None:
-        self.probes = probes
-        self.subjects = subjects
+    def __init__(self, heads: Heads) -> None:
+        self.heads = heads
         self.rows: list[Row] = []  # the last LAGS, oldest first
-        self.table = np.zeros((LAGS + 2, dimension), np.float32)  # exponential mean, sum, last messages (newest first)
+        self.table = np.zeros(
+            (LAGS + 2, heads.space.dimension), np.float32
+        )  # exponential mean, sum, last messages (newest first)
         self.squares = [0.0, 0.0]  # squared lengths of the first two
         self.sums = [0.0] * _SUMS
         self.seen: set[str] = set()
@@ -122,9 +140,10 @@ class Trail:
 
         Args:
             vector: shape (D,), float32, length 1. speaker: who speaks, where that is more than the role.
-        Cost: O(D) and O(words); about 60 microseconds.
+        Cost: O(D) and O(words); about 80 microseconds.
         """
-        cues, words = read_cues(text, role)
+        low, spoken = spoken_words(text)
+        cues, words = cues_of(low, spoken, role)
         dots = (self.table @ vector).tolist()
         square = float(vector @ vector)
         past = self.rows[::-1]
@@ -136,7 +155,7 @@ class Trail:
             cues,
             words,
             vector,
-            self.subjects(vector),
+            self.heads.subjects(vector),
             dots[2 : 2 + depth] + [-1.0] * (LAGS - depth),
             [overlap(words, other.words) for other in past] + [0.0] * (LAGS - depth),
             max(dots[2 : 2 + min(depth, 3)], default=0.0),
@@ -144,11 +163,11 @@ class Trail:
             self._new_words(words, past),
             same,
             self.run,
-            self.probes(vector),
+            self.heads.probes(vector) + self.heads.phrases(places(spoken, asks=cues.question_mark > 0)),
         )
         self._count(row)
         row.causal = _causal(row, past, self.sums, self.count)
-        row.style = row.probes[:4] + (past[0].probes[4:8] if past else [0.0] * 4)
+        row.style = _style(row, past)
         self._move(row, dots, square)
         self.speaker = speaker
         return row
@@ -185,6 +204,13 @@ class Trail:
         if len(self.seen) > _VOCABULARY:
             self.seen = set().union(*(other.words for other in self.rows))
         self.count += 1
+
+
+def _style(row: Row, past: list[Row]) -> Features:
+    found = [*_OWN(row.probes)]
+    for earlier, picked in zip(past, _PAST, strict=False):
+        found += picked(earlier.probes)
+    return found + _UNREAD[: STYLE - len(found)]
 
 
 def conversation(sums: list[float]) -> Features:

@@ -21,7 +21,7 @@ Moment = Literal["once", "confirmed", "offline"]
 
 GRANULARITIES: tuple[Granularity, ...] = ("coarse", "balanced", "fine")
 MOMENTS: tuple[Moment, ...] = ("once", "confirmed", "offline")
-FORMAT = 1
+STYLES = 5  # of talk that linear readings are learned for: all together, chat, help, tasks, unlike dialogues joined
 _CLIP = 4.0  # standard deviations beyond which a feature says no more
 
 
@@ -80,7 +80,7 @@ class Probes:
     """Linear readings of a vector: does it look like the first message of a topic, the one before it, the one after?
 
     Args:
-        weights: shape (D, 12): four styles of talk for each of the three. bias: shape (12,).
+        weights: shape (D, 15): five styles of talk for each of the three. bias: shape (15,).
     """
 
     def __init__(self, weights: Array, bias: Array) -> None:
@@ -88,8 +88,25 @@ class Probes:
         self.bias = np.asarray(bias, dtype=np.float32)
 
     def __call__(self, vector: Array) -> list[float]:
-        """Twelve log-odds."""
+        """Fifteen log-odds."""
         return list((vector @ self.weights + self.bias).tolist())
+
+
+class Phrases:
+    """The same readings of how a message is put: its words and pairs of words (`phrases.places`).
+
+    Args:
+        weights: shape (PLACES, 15). bias: shape (15,).
+    """
+
+    def __init__(self, weights: Array, bias: Array) -> None:
+        self.weights = np.ascontiguousarray(weights, dtype=np.float32)
+        self.bias = np.asarray(bias, dtype=np.float32)
+
+    def __call__(self, places: list[int]) -> list[float]:
+        """Fifteen log-odds. Every place counts the same, and longer messages no more than short ones."""
+        total = np.add.reduce(self.weights.take(places, axis=0), axis=0)
+        return list((total * np.float32(1.0 / sqrt(len(places))) + self.bias).tolist())
 
 
 class Subjects:
@@ -147,6 +164,7 @@ class Heads:
 
     space: Space
     probes: Probes
+    phrases: Phrases
     subjects: Subjects
     boundary: Mapping[str, Mapping[str, Net]]
     switch: Mapping[str, Net]
@@ -161,6 +179,8 @@ def packed(heads: Heads) -> dict[str, Any]:
     arrays: dict[str, Any] = {
         "probes.weights": heads.probes.weights.astype(np.float16),
         "probes.bias": heads.probes.bias,
+        "phrases.weights": heads.phrases.weights.astype(np.float16),
+        "phrases.bias": heads.phrases.bias,
         "subjects.mean": heads.subjects.mean,
         "subjects.weights": heads.subjects.weights.astype(np.float16),
     }
@@ -185,6 +205,7 @@ def unpacked(arrays: Mapping[str, Any], space: Space, settings: Settings, card: 
         return Heads(
             space,
             Probes(np.asarray(arrays["probes.weights"], np.float32), np.asarray(arrays["probes.bias"], np.float32)),
+            Phrases(np.asarray(arrays["phrases.weights"], np.float32), np.asarray(arrays["phrases.bias"], np.float32)),
             Subjects(np.asarray(arrays["subjects.mean"]), np.asarray(arrays["subjects.weights"], np.float32)),
             {grain: {moment: net(f"{grain}.{moment}") for moment in MOMENTS} for grain in GRANULARITIES},
             {moment: net(f"switch.{moment}") for moment in MOMENTS[:2]},

@@ -11,7 +11,7 @@ from topicality.core.segment.assign import assign, evidence
 from topicality.core.segment.company import Company, speaker_of
 from topicality.core.segment.decisions import Candidate, Decision, Kind, Segmentation, Talk, assembled
 from topicality.core.segment.entry import check_ids, check_settings, checked_matrix, is_silent
-from topicality.core.segment.features import AHEAD, CAUSAL, Row, Trail, confirmed
+from topicality.core.segment.features import AHEAD, CAUSAL, STYLE, STYLE_NEXT, Row, Trail, confirmed
 from topicality.core.segment.heads import Heads
 from topicality.core.segment.online import Segmenter, no_heads
 from topicality.core.segment.pair import Choice, boundary_score
@@ -27,7 +27,6 @@ _MEETING = 100  # messages of several people from which on their talk is a meeti
 _BOUNDS = (0.2, 0.6)  # of a conversation's own threshold
 _UNLIKELY = 0.12  # below this chance of a boundary a message is not tried against the topics
 _MIX = 0.6  # weight of the two-sided head against the confirmed one
-_STYLE = 12  # probe features of a confirmed message
 
 Progress = Callable[[int], None]
 
@@ -107,9 +106,9 @@ def read_rows(said: Sequence[Message], vectors: Array, heads: Heads) -> tuple[li
     Returns:
         Rows; confirmed features, shape (N, F); two-sided features, shape (N, G).
     """
-    trail = Trail(vectors.shape[1], heads.probes, heads.subjects)
+    trail = Trail(heads)
     rows: list[Row] = []
-    known = np.empty((len(said), len(CAUSAL) + len(AHEAD) + _STYLE), np.float32)
+    known = np.empty((len(said), len(CAUSAL) + len(AHEAD) + STYLE + STYLE_NEXT), np.float32)
     for index, message in enumerate(said):
         rows.append(trail.read(message.text, message.role, vectors[index], speaker_of(message)))
         if index:

@@ -18,7 +18,7 @@ from topicality.core.segment.topics import Placed, Slot, Topics
 from topicality.vectors import Array
 
 WARM = 50  # messages before the running quantile replaces the shipped threshold
-UNLIKELY = 0.05  # below this chance of a boundary the topics are not even compared
+UNLIKELY = 0.03  # below this chance of a boundary the topics are not even compared
 
 
 class Choice(NamedTuple):
@@ -65,7 +65,7 @@ class PairTalk:
         self.heads = heads
         self.granularity = granularity
         self.rate = expected_rate
-        self.trail = Trail(heads.space.dimension, heads.probes, heads.subjects)
+        self.trail = Trail(heads)
         self.topics = Topics(heads.subjects.dimension, limit)
         self.seen = {"once": Quantile(), "confirmed": Quantile()}
         self.pending: Pending | None = None
@@ -188,7 +188,7 @@ class PairTalk:
         """Take over what `dump` gave."""
         trail, topics = self.trail, self.topics
         trail.rows = [
-            _row(row, vector, trail.subjects(vector))
+            _row(row, vector, trail.heads.subjects(vector))
             for row, vector in zip(values["rows"], arrays["vectors"], strict=True)
         ]
         if arrays["table"].shape != trail.table.shape or len(trail.rows) > LAGS:

@@ -89,11 +89,11 @@ class Keys:
         """Refuse what a web page makes a browser send to a server that trusts everyone on this machine.
 
         A page of another origin names it in `Origin`. A page whose own name was made to lead here (DNS rebinding) has that
-        name in `Host`; such a name has a dot.
+        name in `Host`; such a name has a dot. Browsers always send one.
         """
         host = headers.get("host", "")
         name = _host_of(f"//{host}")
-        if not (_is_here(name) or "." not in name):
+        if not _is_here(name) and "." in name:
             told = "a server without keys answers under the names of this machine only"
             raise RefusedError(403, "foreign_host", told)
         origin = headers.get("origin")

@@ -70,7 +70,7 @@ _KINDS: tuple[tuple[type[TopicalityError], int, str], ...] = (
     (MissingExtraError, 501, "missing_extra"),
     (EmbedError, 503, "encoder"),
     (StoreError, 503, "store"),
-    (LlmError, 503, "llm"),
+    (LlmError, 503, "language_model"),
     (UpstreamError, 502, "upstream"),
 )
 
@@ -83,8 +83,10 @@ def problem_of(error: Exception) -> Problem:
         return Problem(404, "unknown_exchange", str(error))
     for kind, status, code in _KINDS:
         if isinstance(error, kind):
-            headers = {"retry-after": "1"} if status == 503 else {}
-            return Problem(status, code, str(error), headers)
+            if status != 503:
+                return Problem(status, code, str(error))
+            # its words name addresses and files of the server, which are nobody's business outside
+            return Problem(503, code, f"the {code} failed; the server's log says more", {"retry-after": "1"})
     return Problem(500, "internal", "the server failed; its log says more")
 
 

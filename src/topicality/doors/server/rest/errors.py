@@ -28,12 +28,11 @@ _MEANT = {
     409: "The exchange, or the server, is in a state that does not allow this.",
     413: "The body is longer than the server takes.",
     415: "The body is of another type.",
-    421: "A server without keys answers to its loopback names only.",
     422: "A value is missing or out of range; `errors` names it.",
     500: "The server failed; its log says more.",
     503: "The encoder, the store or the server is busy or down; come again.",
 }
-_ALWAYS = (400, 401, 403, 413, 421, 422, 500, 503)
+_ALWAYS = (400, 401, 403, 413, 422, 500, 503)
 
 
 def answers(*more: int) -> dict[int | str, dict[str, Any]]:

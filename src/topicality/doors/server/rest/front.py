@@ -8,12 +8,11 @@ from urllib.parse import quote, unquote_to_bytes
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from topicality.doors.server.keys import CALLER, Caller
+from topicality.doors.server.keys import CALLER
 from topicality.doors.server.operations.note import note, routed
 from topicality.doors.server.problems import RefusedError, told
 from topicality.doors.server.rest.errors import answer
 from topicality.doors.server.service import Service
-from topicality.doors.server.settings import is_loopback
 
 SLASH = "\0"  # stands for a slash inside an id; a path never has one of its own
 
@@ -41,9 +40,7 @@ class Caught:
         except Exception as error:  # noqa: BLE001 - the last one who can answer
             problem = told(error, note(scope).id)
             note(scope).error = problem.code
-            if (
-                begun
-            ):  # what was sent so far is not all: the connection must end, and the log must not have the error's words
+            if begun:  # what was sent is not all: the connection must end, and the log must not have the error's words
                 raise RefusedError(problem.status, problem.code, "an answer broke off") from None
             await answer(problem)(scope, receive, send)
 
@@ -68,22 +65,12 @@ class Front:
         seen = note(scope)
         scope = {**scope, "path": _path(scope)}
         if scope["path"] not in self._public:
-            caller = scope[CALLER] = self._caller(Headers(scope=scope))
+            caller = scope[CALLER] = self._current().keys.caller(Headers(scope=scope))
             seen.key = caller.key
         try:
             await self._app(scope, receive, send)
         finally:
             routed(scope)
-
-    def _caller(self, headers: Headers) -> Caller:
-        service = self._current()
-        if service.keys.open:
-            host = headers.get("host", "")
-            name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-            if not is_loopback(name) and name != service.settings.host:
-                # a page in a browser can have any name lead to this machine, and would otherwise read what is kept here
-                raise RefusedError(421, "bad_host", "a server without keys answers to its loopback names only")
-        return service.keys.caller(headers)
 
 
 def _path(scope: Scope) -> str:
