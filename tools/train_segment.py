@@ -62,7 +62,7 @@ SETTINGS = Settings(
         "balanced": {"once": 0.55, "confirmed": 0.5},
         "fine": {"once": 0.45, "confirmed": 0.4},
     },
-    returning={"once": 0.55, "confirmed": 0.55},
+    returning={"once": 0.55, "confirmed": 0.65},
 )
 
 

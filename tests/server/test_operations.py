@@ -118,8 +118,12 @@ def test_a_request_gets_an_id_or_keeps_a_usable_one(service: Service) -> None:
 def test_a_body_above_the_limit_is_refused_however_it_comes(service: Service, path: str) -> None:
     app = app_of(service)
 
+    given = 0
+
     async def chunks(size: int) -> AsyncIterator[bytes]:
+        nonlocal given
         for start in range(0, size, 100):
+            given += 1
             yield b"x" * min(100, size - start)
 
     async def run() -> None:
@@ -131,6 +135,7 @@ def test_a_body_above_the_limit_is_refused_however_it_comes(service: Service, pa
                 "code" if path.startswith("/v1") else "title"
             ] == "too_large"
             assert answer.headers["x-topicality-request-id"]
+        assert given <= 2 * 21, "it was read to its end"
         for content in (b"x" * 2000, chunks(2000)):
             assert (await ask(app, "POST", path, content=content)).status_code == 200
 
@@ -395,8 +400,9 @@ def test_a_burst_of_requests_begins_one_in_each_round_of_the_loop(service: Servi
         await asyncio.sleep(0)
         for task in tasks[10:20]:
             task.cancel()  # in the middle of the queue
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await one()  # the queue is empty again
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await one()  # the queue is empty again
         counter.cancel()
         assert answered == [200] * 41
 
