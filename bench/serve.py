@@ -32,6 +32,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from loopback.ends import AT_ONCE, Line, Talk, closed, model_server, steady
 
 CHECKS = 50
+WAYS = {"off": "guard and memory off", "on": "guard and memory on", "both": "replies judged too"}
 
 
 @dataclass(frozen=True)
@@ -168,15 +169,15 @@ async def measured(options: argparse.Namespace, ports: dict[str, int], off: Proc
         found = await compared(options, ports, talk, stream=stream)
         direct = found["direct"]
         figures.append(Figure(f"{what}, direct, p50", median(direct), "ms"))
-        for way, target in (("off", 3.0), ("on", 15.0)):
+        for way, target in (("off", 3.0), ("on", 15.0), ("both", None)):
             added = [through - without for through, without in zip(found[way], direct, strict=True)]
             note = f"{min(added):.1f} to {max(added):.1f}"
-            figures.append(Figure(f"{what}, added, guard and memory {way}", median(added), "ms", target, note))
-    for way in ("off", "on"):
+            figures.append(Figure(f"{what}, added, {WAYS[way]}", median(added), "ms", target, note))
+    for way, what in WAYS.items():
         before = (await ticked(ports[way]))["cpu"]
         await closed(ports[way], talk, options.count, stream=False)
         spent = (await ticked(ports[way]))["cpu"] - before
-        figures.append(Figure(f"CPU a request, {way}", spent / (AT_ONCE * options.count) * 1e3, "ms"))
+        figures.append(Figure(f"CPU a request, {what}", spent / (AT_ONCE * options.count) * 1e3, "ms"))
 
     async def check(line: Line, _: int) -> int:
         text = json.loads(talk.body())["messages"][0]["content"]
@@ -212,22 +213,31 @@ async def measured(options: argparse.Namespace, ports: dict[str, int], off: Proc
     return figures
 
 
+def judged(place: Path, direction: str) -> dict[str, str]:
+    """Settings with guard and memory; "both" judges replies too, so that the beginning of a stream is held back."""
+    from topicality.config import Policy
+
+    file = place / f"{direction}.json"
+    file.write_text(Policy.load("customer_support").model_copy(update={"direction": direction}).model_dump_json())
+    return {"TOPICALITY_POLICY": str(file), "TOPICALITY_STORE": f"sqlite:///{place}/{direction}.db"}
+
+
 def report(options: argparse.Namespace) -> list[Figure]:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         model = Process(place, "model", ["--role", "model", "--latency", str(options.latency)], {})
         common = {"TOPICALITY_PORT": "0", "TOPICALITY_UPSTREAM__URL": f"http://127.0.0.1:{model.port}/v1"}
         switched = {"TOPICALITY_GUARD__ENABLED": "false", "TOPICALITY_MEMORY__ENABLED": "false"}
-        judged = {"TOPICALITY_POLICY": "customer_support", "TOPICALITY_STORE": f"sqlite:///{place}/chat.db"}
         off = Process(place, "off", ["--role", "server"], {**common, **switched})
-        on = Process(place, "on", ["--role", "server"], {**common, **judged})
+        on = Process(place, "on", ["--role", "server"], {**common, **judged(place, "input")})
+        both = Process(place, "both", ["--role", "server"], {**common, **judged(place, "both")})
         try:
-            ports = {"direct": model.port, "off": off.port, "on": on.port}
+            ports = {"direct": model.port, "off": off.port, "on": on.port, "both": both.port}
             import uvloop
 
             return uvloop.run(measured(options, ports, off))
         finally:
-            for process in (off, on, model):
+            for process in (off, on, both, model):
                 process.stop()
 
 

@@ -132,6 +132,26 @@ def test_a_connection_that_the_server_closed_meanwhile_is_not_used_again(bench: 
     assert bench.connections == 2
 
 
+def test_a_connection_that_says_more_than_it_was_asked_is_not_used_again(bench: Bench) -> None:
+    """What came unasked would be taken for the next answer, which may be somebody else's."""
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await bench.head(reader)
+        writer.write(OK)
+        await writer.drain()
+        await asyncio.sleep(0.05)
+        writer.write(OK)
+        await reader.read()
+
+    async def test(client: httpx2.AsyncClient) -> None:
+        assert await text(client) == "ok"
+        await asyncio.sleep(0.2)
+        assert await text(client) == "ok"
+
+    bench.run(handler, test)
+    assert bench.connections == 2
+
+
 @pytest.mark.parametrize(
     ("answer", "wanted"),
     [

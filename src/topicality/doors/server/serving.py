@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import logging.config
 import multiprocessing
@@ -32,7 +31,6 @@ from topicality.errors import ConfigError, EmbedError, LlmError, StoreError, Top
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _GRACE = 10.0  # seconds a worker has to close the store, after those its open requests have
 _PAUSE = 1.0  # seconds between the death of a worker and the next
-_SWITCH = 0.001  # seconds an engine's thread keeps the interpreter while the loop waits; Python's own are 5 ms
 
 _log = logging.getLogger("topicality.server")
 
@@ -95,16 +93,12 @@ def _serve_here(settings: Settings, listener: socket.socket, told: Callable[[], 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             if self.started:
-                gc.collect()
-                gc.freeze()  # what is loaded stays; looking through it now and then would stall the loop
                 told()
 
-    before = sys.getswitchinterval()
     # uvicorn raises a signal again when it has stopped because of it; that is no reason to die of it
     handlers = {number: signal.signal(number, _ignore) for number in _SIGNALS}
     service = Service.start(settings)
     try:
-        sys.setswitchinterval(_SWITCH)
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the library has no types here
         config = uvicorn.Config(
             create_app(settings, service),
@@ -121,7 +115,6 @@ def _serve_here(settings: Settings, listener: socket.socket, told: Callable[[], 
         server.run(sockets=[listener])
         return 0 if server.started else 3
     finally:
-        sys.setswitchinterval(before)
         service.close()
         for number, handler in handlers.items():
             signal.signal(number, handler)
