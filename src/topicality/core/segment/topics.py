@@ -358,7 +358,8 @@ class Topics:
 
 def blended(table: Array) -> Array:
     """One number a topic, for ranking: best, two best, centroid and words together."""
-    mixed: Array = table @ _BLEND
+    # not a matrix product: on rows of five numbers some kernels read past their end, and warn of what they find there
+    mixed: Array = (table * _BLEND).sum(axis=1)
     return mixed
 
 
