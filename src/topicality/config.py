@@ -305,6 +305,25 @@ class Policy(_Model):
         """Plain values, only what differs from the defaults; `parse` of their JSON gives the policy back."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
+    def dumps(self, file: str | Path) -> str:
+        """The policy as text, in the format that a file's name says; `load` gives it back.
+
+        Raises:
+            ConfigError: the name ends in none of .toml, .yaml, .yml, .json.
+        """
+        kind = Path(file).suffix.lower()
+        if kind == ".json":
+            return json.dumps(self.dump(), ensure_ascii=False, indent=2) + "\n"
+        if kind in (".yaml", ".yml"):
+            import yaml
+
+            return str(yaml.safe_dump(self.dump(), allow_unicode=True, sort_keys=False))
+        if kind == ".toml":
+            import tomlkit
+
+            return tomlkit.dumps(self.dump())
+        raise ConfigError("cannot tell the format", key="file", got=Path(file).name, accepted=".json, .yaml, .toml")
+
 
 def _plain(policy: Policy) -> dict[str, Any]:
     return {key: getattr(policy, key) for key in type(policy).model_fields}

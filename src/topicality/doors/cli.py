@@ -311,25 +311,8 @@ def _is_file(descriptor: int) -> bool:
     return stat.S_ISREG(os.fstat(descriptor).st_mode)
 
 
-def dumped(path: Path, policy: Policy) -> str:
-    """A policy as text, in the format that a file's name says."""
-    values = policy.dump()
-    kind = path.suffix.lower()
-    if kind == ".json":
-        return json.dumps(values, ensure_ascii=False, indent=2) + "\n"
-    if kind in (".yaml", ".yml"):
-        import yaml
-
-        return str(yaml.safe_dump(values, allow_unicode=True, sort_keys=False))
-    if kind == ".toml":
-        import tomlkit
-
-        return tomlkit.dumps(values)
-    raise ConfigError("cannot tell the format", key="--output", got=path.name, accepted=".json, .yaml, .toml")
-
-
 def _write(path: Path, policy: Policy) -> None:
-    text = dumped(path, policy)
+    text = policy.dumps(path)
     try:
         path.write_text(text, "utf-8")
     except OSError as error:

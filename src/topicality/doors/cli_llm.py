@@ -163,9 +163,7 @@ def _written(source: str, where: Path, policy: Policy, found: list[Expanded]) ->
     from_toml = source not in PRESETS and Path(source).suffix.lower() == ".toml"
     if from_toml and where.suffix.lower() == ".toml":
         return expanded_toml(Path(source).read_bytes().decode("utf-8-sig"), found)
-    from topicality.doors.cli import dumped
-
-    return dumped(where, Policy(**expanded_values(policy.dump(), found)))
+    return Policy(**expanded_values(policy.dump(), found)).dumps(where)
 
 
 def _replace(path: Path, text: str) -> None:
