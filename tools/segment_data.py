@@ -137,10 +137,12 @@ def with_returns(
     longest: int = 24,
     cut: bool = False,
     cued: float = 0.0,
+    anywhere: bool = False,
 ) -> list[Dialogue]:
     """Three to five dialogues of one topic each; one to three are broken off at a user's turn and taken up again later.
 
     cut: dialogues end anywhere after their second turn, so that how long a topic has lasted says nothing.
+    anywhere: they are broken off after any turn from the second on, the other side's too.
     cued: share of the changes that are announced ("another thing: …"), as people do and joined dialogues do not.
     """
     rng = np.random.default_rng(seed)
@@ -155,6 +157,8 @@ def with_returns(
             if cut and size > 2:
                 size = int(rng.integers(2, size + 1))
             places = [place for place in range(3, size - 1) if pool[chosen].roles[place] == "user"]
+            if anywhere:
+                places = list(range(2, size - 1))
             if places and want > 0:
                 broken = int(rng.choice(places))
                 want -= 1

@@ -239,6 +239,9 @@ def train(data: Data, folder: Path, encode: Encoder, log: bool = True) -> Heads:
         made = with_returns(helping, 170, seed + 8) + with_returns(own, 20, seed + 9, longest=14)
         made += with_returns(chat, 12, seed + 10) + with_returns(chat, 15, seed + 11, cut=True, cued=0.5)
         made += with_returns(helping, 45, seed + 12, cut=True, cued=0.5)
+        made += with_returns(helping, 150, seed + 14, longest=8, anywhere=True)
+        made += with_returns(helping, 300, seed + 15, longest=12, anywhere=True)
+        made += with_returns(own, 50, seed + 16, longest=10, anywhere=True)
         made += with_returns(own, 45, seed + 13, cut=True, cued=0.5)
         encode.learn([text for each in made for text in each.texts])
         returning += [read(each, heads, encode) for each in made]
@@ -295,6 +298,7 @@ def held_out(data: Data, folder: Path, encode: Encoder, folds: Sequence[int]) ->
             "SuperDialseg": helping,
             "SGD joined": task_splices(own, 80, 7 + 10 * fold),
             "returns": with_returns(helping, 120, 400 + fold, longest=16),
+            "short returns": with_returns(helping, 120, 500 + fold, longest=10, anywhere=True),
         }
         for name, dialogues in sets.items():
             for mode in ("online", "confirmed", "offline"):
