@@ -10,7 +10,7 @@
 
 Learned on: TIAGE (train, val), SuperDialseg (val), joined task dialogues of Schema-Guided Dialogue (train), and for talk
 of several people the Ubuntu IRC disentanglement set (dev). Held out together: near-duplicate dialogues of SuperDialseg,
-whole services of Schema-Guided Dialogue. Only weights are kept. Deterministic; about eight minutes on one core, four of
+whole services of Schema-Guided Dialogue. Only weights are kept. Deterministic; about a quarter of an hour on one core, four of
 them encoding (kept in --cache).
 """
 
@@ -55,6 +55,7 @@ MIX = {
     "coarse": {"chat coarse": 0.7, "help coarse": 0.7, "task": 1.0},
     "fine": {"chat": 1.0, "help": 1.0, "chat joined": 0.3, "help joined": 0.3},
 }
+STYLES = (0.5, 0.3, 0.2)  # of dialogues about documents, of tasks and of chats in what a change of topic is
 SETTINGS = Settings(
     boundary={"coarse": 0.44, "balanced": 0.4, "fine": 0.38},
     switch={
@@ -180,10 +181,15 @@ def topic_rows(
 
 
 def fit_topics(
-    found: list[tuple[list[Features], list[int], list[Features], list[int]]], epochs: int = 15
+    found: list[tuple[list[Features], list[int], list[Features], list[int]]], styles: Sequence[int], epochs: int = 15
 ) -> tuple[Net, Net]:
+    """The switch and the return head. Each style of talk counts with its share, however many rows it has."""
     wide, leaves, narrow, right = ([value for part in found for value in part[k]] for k in range(4))
-    one, two = np.ones(len(leaves)), np.ones(len(right))
+    one, two = (
+        np.concatenate([np.full(len(part[k]), style) for part, style in zip(found, styles, strict=True)]).astype(int)
+        for k in (1, 3)
+    )
+    one, two = ((np.array(STYLES) / np.bincount(rows, minlength=len(STYLES)))[rows] for rows in (one, two))
     return (
         train_net(np.array(wide, np.float32), np.array(leaves), one, Shape(bags=4, epochs=epochs, batch=512)),
         train_net(np.array(narrow, np.float32), np.array(right), two, Shape(hidden=16, epochs=20, drop=0.1)),
@@ -215,7 +221,7 @@ def train(data: Data, folder: Path, encode: Encoder, log: bool = True) -> Heads:
 
     rows: dict[str, dict[str, list[np.ndarray]]] = {}
     marks: dict[str, list[np.ndarray]] = {}
-    returning: list[Read] = []
+    returning: list[tuple[int, Read]] = []
     for number in range(PARTS):
         own, others = (tasks(folder, part(data.domains, number, inside)) for inside in (True, False))
         chat, helping = part(data.chat, number, True), part(data.help, number, True)
@@ -236,15 +242,21 @@ def train(data: Data, folder: Path, encode: Encoder, log: bool = True) -> Heads:
                 for moment in MOMENTS:
                     rows.setdefault(name, {}).setdefault(moment, []).append(seen.features[moment][1:])
                 marks.setdefault(name, []).append(np.array(each.marks[1:]))
-        made = with_returns(helping, 170, seed + 8) + with_returns(own, 20, seed + 9, longest=14)
-        made += with_returns(chat, 12, seed + 10) + with_returns(chat, 15, seed + 11, cut=True, cued=0.5)
-        made += with_returns(helping, 45, seed + 12, cut=True, cued=0.5)
-        made += with_returns(helping, 150, seed + 14, longest=8, anywhere=True)
-        made += with_returns(helping, 300, seed + 15, longest=12, anywhere=True)
-        made += with_returns(own, 50, seed + 16, longest=10, anywhere=True)
-        made += with_returns(own, 45, seed + 13, cut=True, cued=0.5)
-        encode.learn([text for each in made for text in each.texts])
-        returning += [read(each, heads, encode) for each in made]
+        groups = [
+            with_returns(helping, 150, seed + 8)
+            + with_returns(helping, 45, seed + 12, cut=True, cued=0.5)
+            + with_returns(helping, 100, seed + 14, longest=8, anywhere=True)
+            + with_returns(helping, 200, seed + 15, longest=12, anywhere=True),
+            with_returns(own, 60, seed + 9, longest=14)
+            + with_returns(own, 60, seed + 13, cut=True, cued=0.5)
+            + with_returns(own, 60, seed + 16, longest=10, anywhere=True),
+            with_returns(chat, 30, seed + 10)
+            + with_returns(chat, 40, seed + 11, cut=True, cued=0.5)
+            + with_returns(chat, 40, seed + 17, longest=10, anywhere=True),
+        ]
+        encode.learn([text for made in groups for each in made for text in each.texts])
+        for group, made in enumerate(groups):
+            returning += [(group, read(each, heads, encode)) for each in made]
         if log:
             print(f"  read part {number + 1} of {PARTS} ({time.monotonic() - begun:.0f} s)", flush=True)
     boundary = fit_boundaries(rows, marks)
@@ -252,15 +264,17 @@ def train(data: Data, folder: Path, encode: Encoder, log: bool = True) -> Heads:
         print(f"  boundaries ({time.monotonic() - begun:.0f} s)", flush=True)
     switch, back = {}, {}
     for moment in MOMENTS[:2]:
-        found = [topic_rows(each, moment, None) for each in returning]
-        leave, turn = fit_topics(found, 10)
+        styles = [group for group, _ in returning]
+        found = [topic_rows(each, moment, None) for _, each in returning]
+        leave, turn = fit_topics(found, styles, 10)
         rng = np.random.default_rng(5)
         for _ in range(2):
             found += [
                 topic_rows(each, moment, (leave, turn, rng.uniform(0.45, 0.75), rng.uniform(0.4, 0.65)))
-                for each in returning
+                for _, each in returning
             ]
-            leave, turn = fit_topics(found)
+            styles += [group for group, _ in returning]
+            leave, turn = fit_topics(found, styles)
         switch[moment], back[moment] = leave, turn
     if log:
         print(f"  topics ({time.monotonic() - begun:.0f} s)", flush=True)

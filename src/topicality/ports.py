@@ -252,6 +252,13 @@ class Store(Protocol):
         """Remove an owner, or one conversation, with everything derived from it; how many exchanges went."""
         ...
 
+    def moment(self) -> AbstractContextManager[None]:
+        """What this thread reads inside may be read in one transaction, as of one moment; a store without that reads on.
+
+        Saves the cost of a transaction for each reading. Nothing is written inside.
+        """
+        ...
+
     def close(self) -> None:
         """Free connections and caches. Closing twice is fine; anything else afterwards is a StoreError."""
         ...

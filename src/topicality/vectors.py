@@ -33,14 +33,17 @@ def unit(vectors: ArrayLike) -> Array:
         raise InputError(f"a vector must be a rectangular array of numbers ({error})") from error
     if array.ndim not in (1, 2) or array.shape[-1] == 0:
         raise InputError(f"a vector must have shape (D,) or (N, D) with D >= 1, got shape {array.shape}")
-    if not np.isfinite(array).all():
-        raise InputError("a vector must be finite, got NaN or infinity inside; check the encoder that made it")
     if array.size == 0:
         return array.astype(np.float32)
     peak = np.abs(array).max(axis=-1, keepdims=True)
-    scaled = array / np.where(peak == 0, 1.0, peak)
+    if not np.isfinite(peak).all():  # NaN and infinity are the largest of their row
+        raise InputError("a vector must be finite, got NaN or infinity inside; check the encoder that made it")
+    peak[peak == 0] = 1.0
+    scaled = array / peak
     length = np.sqrt((scaled * scaled).sum(axis=-1, keepdims=True))
-    return (scaled / np.where(length == 0, 1.0, length)).astype(np.float32)
+    length[length == 0] = 1.0
+    found: Array = (scaled / length).astype(np.float32)
+    return found
 
 
 def similarity(a: ArrayLike, b: ArrayLike) -> float | None:

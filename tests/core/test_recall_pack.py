@@ -248,3 +248,11 @@ def test_first_and_latest_count_from_the_ends_of_what_was_found() -> None:
         plain = features(pool, read("harbour", 0.0), np.zeros(4, np.float32), rows)
         assert plain["edge"].tolist() == [0.0] * 5
         assert np.allclose(scores(None, found)[0] - scores(None, plain)[0], edge, atol=1e-4)
+
+
+def test_a_day_that_is_open_makes_its_other_passages_cheaper() -> None:
+    said = [Said("boats in the harbour"), Said("ships of the harbour"), Said("cranes at the harbour")]
+    pool = replace(pool_of(said), day=np.array([0, 0, 1]))
+    worth = np.array([2.0, 0.8, 1.0])
+    got = pack(pool, np.arange(3), worth, dict(enumerate(said)), 21, lambda text: len(text.split()))
+    assert [chosen.row for chosen in got.chosen] == [0, 1]

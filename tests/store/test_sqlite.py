@@ -6,6 +6,7 @@ import json
 import sqlite3
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -17,10 +18,11 @@ from sqlalchemy import event, text
 
 from topicality.errors import ConfigError, MissingExtraError, StoreError
 from topicality.ports import Store
-from topicality.records import Delete, Edit, NewerSchemaError
+from topicality.records import Delete, Edit, ExchangeStatus, NewerSchemaError
 from topicality.store import open_store
 from topicality.store.connect import _config, revisions, sqlite_engine
 from topicality.store.schema import metadata
+from topicality.store.sql import SqlStore
 from topicality.testing import SharedStoreContract
 from topicality.testing.talk import ANN, SPACE, begin, change, passage, say, vector
 
@@ -236,3 +238,41 @@ def test_opening_an_existing_store_does_not_load_alembic(tmp_path: Path) -> None
         [sys.executable, "-c", script, str(tmp_path / "chat.db")], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "False"
+
+
+def test_what_is_read_in_a_moment_is_of_that_moment_and_no_later_passage_is_lost(tmp_path: Path) -> None:
+    store = open_store(f"{tmp_path}/chat.db")
+    assert isinstance(store, SqlStore)
+    store.bind(SPACE)
+    say(store, "e1", "an early zebra", "yes", seed=1)
+
+    def later() -> None:  # another thread's connection sees what is written now, and fills the index with it
+        say(store, "e2", "a late zebra", "yes", seed=2)
+        assert {hit.sequence for hit in store.search_vectors(ANN, vector(2), 9)} == {1, 2}
+
+    with store.moment(), ThreadPoolExecutor(1) as pool:
+        assert len(store.exchanges(ANN)) == 1
+        pool.submit(later).result()
+        assert len(store.exchanges(ANN)) == 1
+        assert {hit.sequence for hit in store.search_vectors(ANN, vector(2), 9)} == {1}
+        assert {hit.sequence for hit in store.search_words(ANN, ["zebra"], 9).hits} == {1}
+    assert len(store.exchanges(ANN)) == 2
+    assert {hit.sequence for hit in store.search_vectors(ANN, vector(2), 9)} == {1, 2}
+    store.close()
+
+
+@pytest.mark.parametrize("statuses", [("completed",), ("completed", "pending")])
+def test_the_newest_are_the_last_of_all_with_these_statuses(
+    tmp_path: Path, statuses: tuple[ExchangeStatus, ...]
+) -> None:
+    store = open_store(f"{tmp_path}/chat.db")
+    store.bind(SPACE)
+    for n in range(6):
+        if n % 2:
+            begin(store, f"e{n}", f"text {n}")
+        else:
+            say(store, f"e{n}", f"text {n}", "yes", seed=n)
+    every = store.exchanges(ANN, statuses=statuses)
+    for newest in (0, 1, 2, 9):
+        assert store.exchanges(ANN, statuses=statuses, newest=newest) == every[max(0, len(every) - newest) :]
+    store.close()

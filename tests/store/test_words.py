@@ -44,3 +44,10 @@ def test_the_best_are_the_best_and_the_later_first(scores: list[int], limit: int
 
 def test_a_rare_word_says_more_and_even_a_common_one_something() -> None:
     assert words.idf(1, 100) > words.idf(50, 100) > words.idf(100, 100) > 0.0
+
+
+@given(st.dictionaries(st.integers(1, 5000), said, max_size=12), st.sets(st.sampled_from("a b c x".split())))
+def test_postings_of_some_words_are_those_among_all(passages: dict[int, list[str]], wanted: set[str]) -> None:
+    every = words.postings(sorted(passages.items()))
+    some = words.postings(sorted(passages.items()), wanted)
+    assert some == {key: value for key, value in every.items() if key[0] in wanted}

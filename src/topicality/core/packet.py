@@ -27,6 +27,7 @@ _UNSAFE = re.compile(
     "[<>&\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
     r"|\[(?=/?[A-Z_]{2,24}\])"
 )
+_JSON = json.JSONEncoder(ensure_ascii=False).encode  # `json.dumps` makes one each time
 _DIGITS = re.compile(r"(\d+)")
 
 
@@ -83,7 +84,7 @@ def quoted(text: str) -> str:
         A string s with json.loads(s) == text, without line breaks, "<", ">", "&" or invisible characters.
     Cost: O(len(text)).
     """
-    body = _UNSAFE.sub(_escaped, json.dumps(text, ensure_ascii=False))
+    body = _UNSAFE.sub(_escaped, _JSON(text))
     if text and body[1] == text[0] and _joins(text[0]):  # a mark would merge with the quotation mark before it
         body = f'"{_escaped(text[0])}{body[2:]}'
     return body

@@ -128,9 +128,14 @@ def stems(text: str) -> list[str]:
     return [_stem(word) for word in words(text)]
 
 
-@lru_cache(maxsize=32768)
 def _stem(word: str) -> str:
-    return str(_stemmer().stemWord(word)) if word.isascii() else word
+    return stemmed(word) if word.isascii() else word
+
+
+@lru_cache(maxsize=65536)
+def stemmed(word: str) -> str:
+    """The stem of a folded word (Snowball, English). Cost: tens of microseconds the first time. Thread-safe."""
+    return str(_stemmer().stemWord(word))
 
 
 def _stemmer() -> BaseStemmer:

@@ -169,10 +169,12 @@ def recall(  # noqa: PLR0913  # what to search, and by keyword how
         raise ConfigError("cannot be used", key="budget", got=budget, accepted="a whole number from 1")
     counter = count or token_counter(embedder)
     asked = bool(question.strip()) and store.space is not None
-    case = gather(store, embedder, scope, question, now, favoured=favoured) if asked else None
-    if case is None:
-        return Recall("", (), 0, True, "learned" if load_recall(embedder)[0] else "plain", 0)
-    return answer(store, embedder, scope, case, budget, counter, topic_of)
+    vector = embedder.embed([question])[0] if asked else None  # before anything of the store is held
+    with store.moment():
+        case = gather(store, embedder, scope, question, now, vector, favoured) if asked else None
+        if case is None:
+            return Recall("", (), 0, True, "learned" if load_recall(embedder)[0] else "plain", 0)
+        return answer(store, embedder, scope, case, budget, counter, topic_of)
 
 
 def answer(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,6 +46,7 @@ class Finder:
         here = talks(connection, scope)
         near = self._filled(connection, scope, here, len(query))
         names = {talk.key: talk.name for talk in here}
+        heads = {talk.key: talk.numbers for talk in here}
 
         def fetch(ids: Ids) -> tuple[NDArray[np.int8], Array]:
             return _vectors(connection, ids, len(query))
@@ -55,11 +55,13 @@ class Finder:
             while True:
                 ids, scores = near.search(query, limit, scope, fetch)
                 found = _places(connection, ids)
-                missing = ids[[int(key) not in found for key in ids]]
-                if not len(missing):
+                missing = [key for key in ids.tolist() if key not in found]
+                # What is beyond this transaction's moment is not gone: another thread has read on from a later one.
+                gone = [key for key in missing if (key & _LOW) <= heads.get(key >> 32, 0)]
+                if not gone:
                     pairs = zip(ids.tolist(), scores.tolist(), strict=True)
-                    return [_hit(names[key >> 32], found[key], score) for key, score in pairs]
-                near.forget(missing)
+                    return [_hit(names[key >> 32], found[key], score) for key, score in pairs if key in found]
+                near.forget(np.array(gone, np.int64))
 
     def words(self, connection: Connection, scope: Scope, terms: Sequence[str], limit: int, dimension: int) -> WordHits:
         """See `ports.Store.search_words`. The connection reads everything as of one moment."""
@@ -77,9 +79,9 @@ class Finder:
         blocks = _postings(connection, here, list(wanted))
         for talk in here:
             if talk.numbers > talk.posted:
-                for (word, block), (data, _) in words.postings(unposted(connection, talk.key, talk.posted)).items():
-                    if word in wanted:
-                        blocks.setdefault(word, []).append((talk.key, block, data))
+                waiting = unposted(connection, talk.key, talk.posted)
+                for (word, block), (data, _) in words.postings(waiting, wanted).items():
+                    blocks.setdefault(word, []).append((talk.key, block, data))
         for word, found in blocks.items():
             rows = [(first_of[key] + block * words.BLOCK, data) for key, block, data in found]
             places, counts, lengths = words.unpack(rows)
@@ -103,8 +105,8 @@ class Finder:
         for key, score in zip(ids.tolist(), scores[top].tolist(), strict=True):
             if key in known:
                 spoken = known[key][-1].split(" ")
-                hit = _hit(names[key >> 32], known[key], score)
-                hits.append(replace(hit, counts=words.tally(spoken, wanted), length=len(spoken)))
+                tally = words.tally(spoken, wanted)
+                hits.append(_hit(names[key >> 32], known[key], score, tally, len(spoken)))
         return WordHits(tuple(hits), wanted, total, mean)
 
     def _filled(self, connection: Connection, scope: Scope, here: Sequence[Talk], dimension: int) -> Near:
@@ -123,11 +125,8 @@ class Finder:
 
 
 def _load(connection: Connection, near: Near, key: int, head: int) -> int:
-    table = t.passage
-    columns = (table.c.number, table.c.sequence, table.c.side, table.c.at, table.c.vector)
     while True:
-        query = select(*columns).where(table.c.conversation == key, table.c.number > head)
-        found = connection.execute(query.order_by(table.c.number).limit(PAGE)).all()
+        found = _BEYOND.rows(connection, key=key, head=head, most=PAGE)
         if not found:
             return head
         numbers, sequences, sides, times, blobs = zip(*found, strict=True)
@@ -161,6 +160,12 @@ _PLACES = _numbered(
     _PASSAGE.terms,
 )  # fmt: skip
 _VECTORS = _numbered(_PASSAGE.number, _PASSAGE.vector)
+_BEYOND = Prepared(
+    select(_PASSAGE.number, _PASSAGE.sequence, _PASSAGE.side, _PASSAGE.at, _PASSAGE.vector)
+    .where(_PASSAGE.conversation == bindparam("key"), _PASSAGE.number > bindparam("head"))
+    .order_by(_PASSAGE.number)
+    .limit(bindparam("most"))
+)
 
 
 def _posted(dialect: Any) -> Any:
@@ -211,6 +216,6 @@ def _postings(
     return found
 
 
-def _hit(conversation: str, row: Found, score: float) -> Hit:
+def _hit(conversation: str, row: Found, score: float, counts: Mapping[str, int] | None = None, length: int = 0) -> Hit:
     _, sequence, side, position, first, last, at, _ = row
-    return Hit(conversation, sequence, SIDES[side], position, first, last, at, score)
+    return Hit(conversation, sequence, SIDES[side], position, first, last, at, score, counts or {}, length)

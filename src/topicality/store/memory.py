@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -254,6 +254,10 @@ class MemoryStore:
         with self._open():
             gone = [key for key in self._talks if key[0] == owner and conversation in (None, key[1])]
             return sum(len(self._talks.pop(key).exchanges) for key in gone)
+
+    def moment(self) -> AbstractContextManager[None]:
+        """See `ports.Store.moment`."""
+        return nullcontext()
 
     def close(self) -> None:
         """See `ports.Store.close`."""

@@ -120,12 +120,14 @@ def run_of(row: Sequence[Any]) -> RunRecord:
     return RunRecord(row[2], row[3], row[4], json.loads(row[5]))
 
 
-def passage_of(row: Sequence[Any], conversation: str) -> StoredPassage:
-    """A passage, its vector decoded."""
-    _, sequence, side, position, _, first, last, at, terms, blob = row
-    vector = None if blob is None else rules.decode(blob)
-    spoken = tuple(terms.split(" ")) if terms else ()
-    return StoredPassage(conversation, sequence, SIDES[side], position, first, last, at, spoken, vector)
+def passages_of(rows: Sequence[Sequence[Any]], conversation: str) -> list[StoredPassage]:
+    """Passages, their vectors decoded."""
+    vectors = rules.decoded([row[-1] for row in rows])
+    found: list[StoredPassage] = []
+    for (_, sequence, side, position, _, first, last, at, terms, _), vector in zip(rows, vectors, strict=True):
+        spoken = tuple(terms.split(" ")) if terms else ()
+        found.append(StoredPassage(conversation, sequence, SIDES[side], position, first, last, at, spoken, vector))
+    return found
 
 
 def held(connection: Connection, owner: str, conversation: str) -> Talk | None:
@@ -199,10 +201,14 @@ def exchanges(
     for scope in scopes:
         numbers = listing(scope) if newest is None and limit is None else None
         if numbers is not None:
-            inside = [
-                exchange_of(row, scope.owner, name) for name, *row in _listed(connection, _BY_SEQUENCE, scope, numbers)
-            ]
-            found += [one for one in inside if (one.status in statuses if statuses else one.status != "deleted")]
+            for name, *row in _listed(connection, _BY_SEQUENCE, scope, numbers):
+                if row[3] in statuses if statuses else row[3] != "deleted":
+                    found.append(exchange_of(row, scope.owner, name))
+            continue
+        if newest is not None and limit is None and statuses and not scope.filtered and scope.conversation is not None:
+            place = {"owner": scope.owner, "name": scope.conversation, "most": max(0, newest)}
+            latest = _NEWEST.rows(connection, **place, statuses=listed(connection, list(statuses)))
+            found += [exchange_of(row, scope.owner, name) for name, *row in reversed(latest)]
             continue
         for talk in talks(connection, scope):
             most = None if limit is None else limit - len(found)
@@ -240,14 +246,15 @@ def passages(connection: Connection, scopes: Sequence[Scope]) -> list[StoredPass
     for scope in scopes:
         numbers = listing(scope)
         if numbers is not None:
-            found += [passage_of(row, name) for name, *row in _listed(connection, _PASSAGES, scope, numbers)]
+            listed = _listed(connection, _PASSAGES, scope, numbers)
+            found += passages_of([row[1:] for row in listed], scope.conversation or "")
             continue
         for talk in talks(connection, scope):
             for part in ranges(table, scope):
                 query = select(table).where(table.c.conversation == talk.key, *narrowed(table, table.c.at, scope))
                 query = query.where(table.c.number.is_not(None), *([] if part is None else [part]))
                 query = query.order_by(table.c.sequence, table.c.side, table.c.position)
-                found += [passage_of(row, talk.name) for row in connection.execute(query)]
+                found += passages_of(connection.execute(query).all(), talk.name)
     return found
 
 
@@ -337,6 +344,15 @@ def _of_list(table: Any) -> Select[Any]:
 
 
 _BY_SEQUENCE = Prepared(lambda dialect: _of_list(t.exchange).where(among(t.exchange.c.sequence, "numbers", dialect)))
+_NEWEST = Prepared(
+    lambda dialect: (
+        _of_list(t.exchange)
+        .where(among(t.exchange.c.status, "statuses", dialect))
+        .order_by(None)
+        .order_by(t.exchange.c.sequence.desc())
+        .limit(bindparam("most"))
+    )
+)
 _PASSAGES = Prepared(
     lambda dialect: (
         _of_list(t.passage)

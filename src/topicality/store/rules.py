@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -141,6 +141,17 @@ def decode(blob: bytes | memoryview) -> Array:
     """The unit vector behind the bytes, shape (D,), float32."""
     vector: Array = np.frombuffer(blob, np.int8, offset=4).astype(np.float32) * np.frombuffer(blob, np.float32, 1)[0]
     return vector
+
+
+def decoded(blobs: Sequence[bytes | memoryview | None]) -> list[Array | None]:
+    """As `decode`, for many of one dimension at once; the vectors share memory."""
+    given = [blob for blob in blobs if blob is not None]
+    if not given:
+        return [None] * len(blobs)
+    packed = np.frombuffer(b"".join(given), np.uint8).reshape(len(given), -1)
+    scales = np.ascontiguousarray(packed[:, :4]).view(np.float32)
+    vectors = iter(packed[:, 4:].view(np.int8).astype(np.float32) * scales)
+    return [None if blob is None else next(vectors) for blob in blobs]
 
 
 def dumped(value: Mapping[str, Any], what: str = "meta") -> str:

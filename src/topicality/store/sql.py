@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -122,6 +123,7 @@ class SqlStore:
         self._runs = runs
         self._finder = Finder(room)
         self._closed = False
+        self._shared = threading.local()
         try:
             with translated(where):
                 migrate(engine)
@@ -313,8 +315,24 @@ class SqlStore:
         self._engine.dispose()
 
     @contextmanager
+    def moment(self) -> Iterator[None]:
+        """See `ports.Store.moment`."""
+        with self._reading(snapshot=True) as connection:
+            before = getattr(self._shared, "connection", None)
+            self._shared.connection = connection
+            try:
+                yield
+            finally:
+                self._shared.connection = before
+
+    @contextmanager
     def _reading(self, *, snapshot: bool = False) -> Iterator[Connection]:
         self._check_open()
+        shared = getattr(self._shared, "connection", None)
+        if shared is not None:
+            with translated(self._where):
+                yield shared
+            return
         with translated(self._where), self._engine.connect() as connection:
             if snapshot and connection.dialect.name == "postgresql":
                 connection = connection.execution_options(isolation_level="REPEATABLE READ")  # noqa: PLW2901 - same connection

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import struct
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,13 +24,19 @@ _PACKED = struct.Struct("<HBH").pack  # the same, without numpy's cost for each
 Ids = NDArray[np.int64]
 
 
-def postings(passages: Iterable[tuple[int, Sequence[str]]]) -> dict[tuple[str, int], tuple[bytes, int]]:
-    """By term and block, the packed postings of passages given as (number, terms), and how many they are."""
+def postings(
+    passages: Iterable[tuple[int, Sequence[str]]], wanted: Collection[str] | None = None
+) -> dict[tuple[str, int], tuple[bytes, int]]:
+    """By term and block, the packed postings of passages given as (number, terms), and how many they are.
+
+    Args:
+        wanted: only these terms; None for all.
+    """
     packed: dict[tuple[str, int], bytearray] = {}
     for number, terms in passages:
         block, place = divmod(number, BLOCK)
         length = min(len(terms), 65535)
-        for value, count in Counter(terms).items():
+        for value, count in _counted(terms, wanted):
             packed.setdefault((value, block), bytearray()).extend(_PACKED(place, min(count, 255), length))
     return {key: (bytes(data), len(data) // POSTING.itemsize) for key, data in packed.items()}
 
@@ -79,4 +85,14 @@ def best(scores: NDArray[np.float64], limit: int) -> Ids:
 
 def tally(terms: Sequence[str], wanted: Mapping[str, int]) -> dict[str, int]:
     """How often each wanted term stands among the terms."""
-    return dict(Counter(value for value in terms if value in wanted))
+    found: dict[str, int] = {}
+    for value in terms:
+        if value in wanted:
+            found[value] = found.get(value, 0) + 1
+    return found
+
+
+def _counted(terms: Sequence[str], wanted: Collection[str] | None) -> Iterable[tuple[str, int]]:
+    if wanted is None:
+        return Counter(terms).items()
+    return [(value, terms.count(value)) for value in wanted if value in terms]

@@ -12,11 +12,8 @@ import unicodedata
 from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from snowballstemmer.basestemmer import BaseStemmer
+from topicality.core.text import stemmed
 
 PASSAGE_WORDS = 800  # a message with more words is filed in windows of about equal length
 WORD_CHARACTERS = 5.7  # of an average word with its space, for guessing the number of words from the characters
@@ -176,12 +173,5 @@ def _pairs(word: str) -> list[str]:
     return [word[n : n + 2] for n in range(len(word) - 1)] or [word]
 
 
-@lru_cache(maxsize=65536)
 def _stem(word: str) -> str:
-    return str(_stemmer().stemWord(word)) if len(word) <= _LONGEST_TERM else word
-
-
-def _stemmer() -> BaseStemmer:
-    from snowballstemmer import stemmer
-
-    return stemmer("english")  # a new one each time: it keeps the word it works on, so threads must not share one
+    return stemmed(word) if len(word) <= _LONGEST_TERM else word

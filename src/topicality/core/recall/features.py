@@ -45,7 +45,7 @@ class _Neighbours:
     """Values of the passages around each one, zero where a session ends or nothing was read."""
 
     def __init__(self, pool: Pool) -> None:
-        self._moves: dict[int, tuple[Ints, Mask]] = {}
+        self._moves: dict[int, tuple[Ints, Ints]] = {}
         self._pool = pool
 
     def __call__(self, values: Floats, step: int) -> Floats:
@@ -53,9 +53,12 @@ class _Neighbours:
             number, session = self._pool.number, self._pool.session
             target = np.searchsorted(number, number + step)
             target = np.where(target < len(number), target, 0)
-            self._moves[step] = target, (number[target] == number + step) & (session[target] == session)
-        target, known = self._moves[step]
-        return np.where(known if values.ndim == 1 else known[:, None], values[target], 0)
+            known = (number[target] == number + step) & (session[target] == session)
+            self._moves[step] = target, np.flatnonzero(~known)
+        target, unknown = self._moves[step]
+        moved = values.take(target, axis=0)
+        moved[unknown] = 0
+        return moved
 
 
 def features(pool: Pool, asked: Question, vector: Array, rows: Ints) -> dict[str, Array]:

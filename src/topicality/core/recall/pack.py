@@ -143,6 +143,10 @@ class _Packing:
         self.chosen: list[Chosen] = []
         self._seen: set[str] = set()
         self._opened: dict[int, list[int]] = {}  # day -> its chosen rows, ascending
+        self._days: list[int] = pool.day.tolist()
+        self._bodies: dict[tuple[int, int, int], str] = {}
+        self._names: dict[int, str] = {}
+        self._headers: dict[int, str] = {}
         self._started = _starts(pool) if style.several else None
 
     def place(self, row: int) -> tuple[float, int]:
@@ -154,24 +158,28 @@ class _Packing:
         pool, rows = self.pool, self.rows
         cost, day = guessed(pool, rows), pool.day[rows]
         rank = self.scores - ALPHA * np.log(cost + _HEADER_TOKENS)
-        rank[[int(row) not in self.said for row in rows]] = -np.inf
+        opened = self.scores - ALPHA * np.log(cost)
+        numbers = rows.tolist()
+        rank[[row not in self.said for row in numbers]] = -np.inf
         misses = 0
         while left > _LEAST and misses <= 4 * _MISSES and len(rank):
-            k = int(np.argmax(rank))
+            k = int(rank.argmax())
             if rank[k] == -np.inf:
                 break
             rank[k] = -np.inf
             if cost[k] * 0.6 > left:
                 continue
-            taken = self._take(int(rows[k]), float(self.scores[k]), left, misses)
+            new = self._days[numbers[k]] not in self._opened
+            taken = self._take(numbers[k], float(self.scores[k]), left, misses)
             if taken == 0:
                 continue
             if taken > left:
                 misses += 1
                 continue
             left -= taken
-            same = (day == day[k]) & (rank > -np.inf)
-            rank[same] = self.scores[same] - ALPHA * np.log(cost[same])
+            if new:
+                same = (day == day[k]) & (rank > -np.inf)
+                rank[same] = opened[same]
 
     def _take(self, row: int, score: float, left: float, misses: int) -> float:
         """Choose a row if it fits; what it costs, 0 if it is not to be had at all."""
@@ -185,20 +193,20 @@ class _Packing:
                 return 0
             start, end = best_window(said.text, self.weights, start, end)
             end = min(end, start + _WINDOW_CHARACTERS)
-        line = render.body(said.text, start, end)
-        needed = self.meter.text(render.SAME + line + "\n") + self._speakers(row)
-        if int(self.pool.day[row]) not in self._opened:
+        line = self._body(row, start, end)
+        needed = self.meter.text(f"{render.SAME}{line}\n") + self._speakers(row)
+        if self._days[row] not in self._opened:
             needed += self.meter.text(self._header(row) + "\n")
         if needed > left:
             return needed
         self.chosen.append(Chosen(row, start, end, score))
         self._seen.add(key)
-        insort(self._opened.setdefault(int(self.pool.day[row]), []), row)
+        insort(self._opened.setdefault(self._days[row], []), row)
         return max(needed, 1)
 
     def _speakers(self, row: int) -> int:
         """Tokens of speakers that a row adds, the one it saves its follower taken off."""
-        own, beside = self._name(row), self._opened.get(int(self.pool.day[row]), [])
+        own, beside = self._name(row), self._opened.get(self._days[row], [])
         at = bisect_left(beside, row)
         before = self._name(beside[at - 1]) if at else ""
         after = self._name(beside[at]) if at < len(beside) else ""
@@ -209,23 +217,34 @@ class _Packing:
         return self.meter.text(f"{name}: ")
 
     def _name(self, row: int) -> str:
-        return render.speaker(self.said[row].name, self.pool.passages[row].side)
+        if row not in self._names:
+            self._names[row] = render.speaker(self.said[row].name, self.pool.passages[row].side)
+        return self._names[row]
+
+    def _body(self, row: int, start: int, end: int) -> str:
+        place = (row, start, end)
+        if place not in self._bodies:
+            self._bodies[place] = render.body(self.said[row].text, start, end)
+        return self._bodies[place]
 
     def _header(self, row: int) -> str:
-        passage = self.pool.passages[row]
-        label = self.style.topic(passage.conversation, passage.sequence) if self.style.topic else None
-        return render.header(passage.sequence, passage.at, passage.conversation if self.style.several else None, label)
+        if row not in self._headers:
+            passage = self.pool.passages[row]
+            label = self.style.topic(passage.conversation, passage.sequence) if self.style.topic else None
+            home = passage.conversation if self.style.several else None
+            self._headers[row] = render.header(passage.sequence, passage.at, home, label)
+        return self._headers[row]
 
     def text(self) -> str:
         """All of it, chronologically."""
         lines = [self.style.note] if self.style.note else []
         day, last = -1, ""
         for chosen in sorted(self.chosen, key=lambda c: self.place(c.row)):
-            if self.pool.day[chosen.row] != day:
-                day, last = int(self.pool.day[chosen.row]), ""
+            if self._days[chosen.row] != day:
+                day, last = self._days[chosen.row], ""
                 lines.append(self._header(chosen.row))
             name = self._name(chosen.row)
-            line = render.body(self.said[chosen.row].text, chosen.start, chosen.end)
+            line = self._body(chosen.row, chosen.start, chosen.end)
             lines.append((render.SAME if name == last else f"{name}: ") + line)
             last = name
         rest = render.left_out(self.omitted())
@@ -235,7 +254,7 @@ class _Packing:
         """Candidates that are not shown though not much worse than the best one."""
         shown = {chosen.row for chosen in self.chosen}
         good = self.scores >= self.scores.max() - PLAUSIBLE
-        return sum(int(row) not in shown for row in self.rows[good])
+        return sum(row not in shown for row in self.rows[good].tolist())
 
 
 def _is_long(text: str, start: int, end: int) -> bool:

@@ -144,23 +144,24 @@ def build(
     stems = asked.without({part for parts in naming for part in parts}) if anyone else asked.stems
     column = {stem: n for n, stem in enumerate(stems)}
     counts = np.zeros((size, max(1, len(stems))), np.float32)
-    length = np.zeros(size, np.float32)
+    sizes: list[int] = []
     vectors = np.zeros((size, dimension), np.float32)
     marks = np.zeros((size, 6), np.float32)
     extra, wanted = 0, frozenset(column)
     for row, passage in enumerate(passages):
         spoken = passage.terms
-        size_of = len(spoken)
+        whole = size_of = len(spoken)
         while size_of and spoken[size_of - 1][0] in "@?":  # the speaker and the mark stand last
             size_of -= 1
             if spoken[size_of][0] == "?":
                 marks[row] = _marks(spoken[size_of])
         for term in wanted.intersection(spoken):
             counts[row, column[term]] = spoken.count(term)
-        length[row] = size_of
-        extra += len(spoken) - size_of
-        if passage.vector is not None:
-            vectors[row] = passage.vector
+        sizes.append(size_of)
+        extra += whole - size_of
+    known = [row for row, passage in enumerate(passages) if passage.vector is not None]
+    if known:
+        vectors[known] = [passages[row].vector for row in known]
     at = np.array([np.nan if p.at is None else p.at for p in passages], np.float64)
     number, session, day = _order(passages, at.tolist(), runs)
     idf = np.array([statistics.idf(stem) for stem in stems] or [0.0], np.float32)
@@ -172,7 +173,7 @@ def build(
         at=at,
         user=np.array([p.side == SIDES[0] for p in passages], np.float32),
         counts=counts,
-        length=length,
+        length=np.array(sizes, np.float32),
         vectors=vectors,
         question=marks[:, 0],
         time=marks[:, 1],
