@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -36,3 +37,14 @@ def calls() -> Callable[[Callable[[], object]], int]:
         return count
 
     return counted
+
+
+@pytest.fixture(autouse=True)
+def _loggers_stay() -> Iterator[None]:
+    """A server that starts in a test sets up the logs of its process, which is ours."""
+    loggers = [logging.getLogger(name) for name in ("topicality", "uvicorn")]
+    before = [(one.level, one.propagate, one.handlers[:], one.disabled) for one in loggers]
+    yield
+    for one, (level, propagate, handlers, disabled) in zip(loggers, before, strict=True):
+        one.setLevel(level)
+        one.propagate, one.handlers, one.disabled = propagate, handlers, disabled
