@@ -10,7 +10,7 @@
 
 Learned on: TIAGE (train, val), SuperDialseg (val), joined task dialogues of Schema-Guided Dialogue (train), and for talk
 of several people the Ubuntu IRC disentanglement set (dev). Held out together: near-duplicate dialogues of SuperDialseg,
-whole services of Schema-Guided Dialogue. Only weights are kept. Deterministic; about a quarter of an hour on one core, four of
+whole services of Schema-Guided Dialogue. Only weights are kept. Deterministic; fifteen minutes on one core, four of
 them encoding (kept in --cache).
 """
 
