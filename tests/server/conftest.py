@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
@@ -25,6 +25,9 @@ from topicality.layer.memory import Layer
 from topicality.records import Exchange, ExchangeStatus, Scope
 from topicality.store import open_store
 from topicality.testing.embedder import WordEmbedder
+
+if TYPE_CHECKING:
+    from tests.server.rest_world import World
 
 ALL: tuple[ExchangeStatus, ...] = ("pending", "completed", "failed")
 
@@ -157,3 +160,21 @@ def serve(upstream: Upstream) -> Iterator[Serve]:
         upstream.release()
         served.stop()
         served.service.close()
+
+
+@pytest.fixture
+def here() -> Iterator[World]:
+    """REST over two owners' data, for one test."""
+    from tests.server.rest_world import world  # here, so that the proxy's tests start without REST
+
+    with world() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[World]:
+    """The same for tests that change nothing in it."""
+    from tests.server.rest_world import world
+
+    with world() as made:
+        yield made

@@ -335,11 +335,12 @@ def test_a_slow_reader_slows_the_server_down(bench: Bench) -> None:
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal poured
         await bench.head(reader)
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 40000000\r\n\r\n")
-        for _ in range(400):
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 200000000\r\n\r\n")
+        for _ in range(2000):
             writer.write(b"x" * 100_000)
             await writer.drain()
             poured += 100_000
+        await reader.read()  # else the end of it would be thrown away with the connection
 
     async def test(client: httpx2.AsyncClient) -> None:
         async with client.stream("GET", "/") as found:
@@ -347,11 +348,11 @@ def test_a_slow_reader_slows_the_server_down(bench: Bench) -> None:
             while poured != before:
                 before = poured
                 await asyncio.sleep(0.3)
-            assert poured < 30_000_000
+            assert poured < 50_000_000
             size = 0
             async for piece in found.aiter_raw():
                 size += len(piece)
-            assert size == 40_000_000
+            assert size == 200_000_000
 
     bench.run(handler, test)
 

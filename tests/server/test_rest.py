@@ -15,19 +15,6 @@ from topicality.records import Scope
 from topicality.types import Message
 
 
-@pytest.fixture
-def here() -> Iterator[World]:
-    with world() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[World]:
-    """For tests that change nothing."""
-    with world() as made:
-        yield made
-
-
 def test_check_is_the_guards_own_verdict(shared: World) -> None:
     guard = shared.layer.guard
     assert guard is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,19 +68,6 @@ TABLE: dict[tuple[str, str], Row] = {
 }
 ROUTES = sorted(TABLE)
 NARROW = {"read": "reader", "write": "writer", "erase": "eraser", "chat": "chatter"}  # keys with this scope alone
-
-
-@pytest.fixture
-def here() -> Iterator[World]:
-    with world() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[World]:
-    """For requests that are refused, or that are about bob's own."""
-    with world() as made:
-        yield made
 
 
 def asked(here: World, route: tuple[str, str], key: str | None, **more: Any) -> Any:

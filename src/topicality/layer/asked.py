@@ -17,7 +17,7 @@ from topicality.core.topics import Topic
 from topicality.errors import ConfigError, InputError
 from topicality.layer import flow
 from topicality.layer.labelling import account
-from topicality.layer.recall import Recall, recall, token_counter
+from topicality.layer.recall import Recall, Recalled, recall, token_counter
 from topicality.layer.selecting import Candidates, Selected, select
 from topicality.layer.topic_map import TopicMap, tag_of
 from topicality.llm.settings import seconds
@@ -161,13 +161,7 @@ def context_of(talk: Conversation, wish: Wish) -> Context:
             home = known.at(passage.sequence) if passage.conversation == talk.id else None
             if home is not None:
                 others.append(home)
-            key = _key(passage.sequence, passage.side)
-            if passage.conversation != talk.id:
-                key = f"{passage.conversation}:{key}"
-            message = Message(passage.side, passage.text, passage.at, key, passage.name)
-            shown = tag_of(home) if home is not None else passage.topic
-            sequence = passage.sequence if passage.conversation == talk.id else None
-            one = Evidence(message, shown, sequence, passage.cut)
+            one = evidence_of(passage, talk.id, None if home is None else tag_of(home))
             cost = counter(evidence_line(one, layout.now))
             if cost <= room:  # as it is quoted there, it is longer than in the answer that was asked for
                 room -= cost
@@ -186,6 +180,25 @@ def context_of(talk: Conversation, wish: Wish) -> Context:
         layout=layout,
     )
     return built if selected is None else replace(built, notes=(*built.notes, *selected.told()), llm=selected.llm)
+
+
+def evidence_of(passage: Recalled, conversation: str, topic: str | None = None) -> Evidence:
+    """A recalled passage as evidence for a conversation: one that is its own carries the id that its message has there.
+
+    Args:
+        topic: what its topic is called; None for what the recall called it.
+    """
+    here = passage.conversation == conversation
+    key = message_key(passage.sequence, passage.side)
+    message = Message(
+        passage.side, passage.text, passage.at, key if here else f"{passage.conversation}:{key}", passage.name
+    )
+    return Evidence(message, topic or passage.topic, passage.sequence if here else None, passage.cut)
+
+
+def message_key(sequence: int, side: str) -> str:
+    """The id that a message of the store has among those of a context."""
+    return f"{sequence}:{side}"
 
 
 def _asked(recent: Sequence[Exchange], question: str | None) -> str:
@@ -225,7 +238,7 @@ def _turns(said: Sequence[Exchange], known: TopicMap, question: str | None, curr
         tag = tag_of(topic) if topic is not None else current if exchange is latest else None
         for side, message in (("user", exchange.user), ("assistant", exchange.reply)):
             if message is not None and message.text.strip():
-                turns.append(Turn(replace(message, id=_key(exchange.sequence, side)), tag))
+                turns.append(Turn(replace(message, id=message_key(exchange.sequence, side)), tag))
     if latest is not None and not latest.user.text.strip():
         raise InputError("the message to answer is blank")
     if question is not None:
@@ -253,7 +266,3 @@ def _fitting(notes: Sequence[TopicNote], layout: Layout, count: TokenCounter) ->
         if spent > _NOTED:
             return number
     return layout.max_notes
-
-
-def _key(sequence: int, side: str) -> str:
-    return f"{sequence}:{side}"

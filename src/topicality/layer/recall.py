@@ -25,9 +25,7 @@ from topicality.vectors import Array
 POOL, EXPAND = 150, 80  # hits taken from each search, and the best of them whose neighbours are read as well
 LARGE, POOL_LARGE, EXPAND_LARGE = 50_000, 80, 36  # the same from so many passages on, where reading takes the time
 DATED = 40  # hits taken from each search in the times that a question names, and in a favoured scope
-LIFT = (
-    3.0  # log-odds that passages gain which are in a favoured scope: as much as makes the difference to a plausible one
-)
+LIFT = 3.0  # log-odds that passages in a favoured scope gain: the difference between a far and a plausible one
 RADIUS = 1  # exchanges read around the best hits, to both sides; one more where exchanges have mostly one side
 _NAME_WORDS = 32  # words of a question that are looked up as names
 

@@ -192,7 +192,7 @@ class Sender:
                 one = asked_for.turns[place]
                 side = one.message.role
                 if pair.sequence is not None and one.message.text in (pair.user, pair.reply) and not one.message.calls:
-                    one = replace(one, message=replace(one.message, id=_key(pair.sequence, side)))
+                    one = replace(one, message=replace(one.message, id=asked.message_key(pair.sequence, side)))
                 turns.append(replace(one, topic=None if topic is None else tag_of(topic)))
                 places.append(place)
         current = known.topics.get(turn.topic or "")
@@ -242,16 +242,11 @@ class Sender:
         found = asked.reopened(talk, scope, text, room, self.count, None)
         if found.nothing_found:
             return []
-        out = []
-        for passage in sorted(found.passages, key=lambda passage: -passage.score):
-            here = passage.conversation == talk.id
-            if here and passage.sequence == own:
-                continue
-            key = _key(passage.sequence, passage.side)
-            name = key if here else f"{passage.conversation}:{key}"
-            message = Message(passage.side, passage.text, passage.at, name, passage.name)
-            out.append(Evidence(message, passage.topic, passage.sequence if here else None, passage.cut))
-        return out
+        return [
+            asked.evidence_of(passage, talk.id)
+            for passage in sorted(found.passages, key=lambda passage: -passage.score)
+            if (passage.conversation, passage.sequence) != (talk.id, own)
+        ]
 
     def _quoted(self, evidence: Sequence[Evidence], room: int) -> tuple[str, int]:
         meter = Meter(self.count, _OVERHEAD)
@@ -286,10 +281,6 @@ def pairs_of(turns: Sequence[Turn]) -> list[Pair]:
             if message.role == "assistant" and not message.calls:
                 pairs[-1].replies.append(message.text)
     return pairs
-
-
-def _key(sequence: int, side: str) -> str:
-    return f"{sequence}:{side}"
 
 
 def _bytes(turn: Turn) -> int:

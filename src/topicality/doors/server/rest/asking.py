@@ -20,13 +20,9 @@ from topicality.doors.server.settings import Scope
 from topicality.layer.conversation import Conversation
 from topicality.layer.guard import Guard
 from topicality.layer.memory import Layer
-from topicality.records import ExchangeStatus
-from topicality.records import Scope as Records
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-EVERY: tuple[ExchangeStatus, ...] = ("pending", "completed", "failed", "deleted")
 
 OwnerHeader = Annotated[
     str | None,
@@ -72,7 +68,7 @@ class Asking:
 
     def known(self, conversation: str) -> Conversation:
         """A conversation that there is. Blocks. Raises RefusedError (404)."""
-        if not self.layer.store.exchanges(Records(self.owner, conversation), statuses=EVERY, newest=1):
+        if not self.layer.store.conversation(self.owner, conversation).exchanges:
             raise RefusedError(404, "unknown_conversation", "the owner has no such conversation")
         return self.talk(conversation)
 
