@@ -49,6 +49,19 @@ def test_what_the_host_left_out_is_recalled_and_what_it_sends_is_not() -> None:
     assert none.sent.evidence == ""
 
 
+def test_a_reply_that_is_asked_for_anew_is_not_recalled_for_itself() -> None:
+    """The exchange is completed, so the store would find it: best of all, since the question is its own."""
+    hosted = held(layer_on("memory://"), FLIGHT + PASTA)
+    question = "Which code has my booking of the flight to Lisbon?"
+    everywhere = Terms(everywhere=True)
+    hosted.take(asked(question, PASTA, exchange="again"), everywhere)
+    hosted.complete("default", "c", "again", "The Lisbon flight has the booking code ZZ99.")
+    taken = hosted.take(asked(question, PASTA, exchange="again"), everywhere)
+    assert taken.exchange == "again"
+    assert "QX81" in taken.sent.evidence
+    assert "ZZ99" not in taken.sent.evidence
+
+
 def test_a_shared_conversation_recalls_only_what_the_request_itself_has() -> None:
     hosted = held(layer_on("memory://"), FLIGHT + PASTA)
     question = "What is the booking code of the Lisbon flight?"
