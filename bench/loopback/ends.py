@@ -139,8 +139,9 @@ class Talk:
         asked = {"model": "m", "stream": stream, "messages": [{"role": "user", "content": " ".join(words)}]}
         return json.dumps(asked).encode()
 
-    def headers(self) -> str:
-        return f"x-topicality-conversation: c{self._count // 40}\r\n"
+    def headers(self, client: int) -> str:
+        """Each client talks in a conversation of its own, and begins another one now and then."""
+        return f"x-topicality-conversation: c{client}-{self._count // (40 * AT_ONCE)}\r\n"
 
 
 @dataclass
@@ -160,7 +161,7 @@ async def closed(port: int, talk: Talk, count: int, *, stream: bool, apart: floa
         line = Line(port)
         await asyncio.sleep(apart * number / AT_ONCE)
         for _ in range(count):
-            status, first, whole, _ = await line.ask("/v1/chat/completions", talk.body(stream=stream), talk.headers())
+            status, first, whole, _ = await line.ask("/v1/chat/completions", talk.body(stream=stream), talk.headers(number))
             found.failed += status != 200
             found.first.append(first)
             found.whole.append(whole)
