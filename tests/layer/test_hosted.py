@@ -8,7 +8,7 @@ import pytest
 from tests.layer.memory_talks import FLIGHT, PASTA, layer_on, sound
 
 from topicality.core.context import Turn
-from topicality.errors import EmbedError
+from topicality.errors import EmbedError, StoreError
 from topicality.layer.hosted import Asked, Hosted, Terms
 from topicality.layer.memory import Layer
 from topicality.records import ExchangeError
@@ -47,6 +47,41 @@ def test_what_the_host_left_out_is_recalled_and_what_it_sends_is_not() -> None:
     assert 0 < taken.sent.tokens <= 1000
     none = hosted.take(asked("What is the booking code?", FLIGHT + PASTA, exchange="q2"), Terms(recall=0))
     assert none.sent.evidence == ""
+
+
+def test_a_look_keeps_nothing_unless_what_is_sent_depends_on_it() -> None:
+    layer = layer_on("memory://")
+    hosted, chat = held(layer, FLIGHT + PASTA), layer.conversation("c")
+    question = asked("What is the booking code of the Lisbon flight?", PASTA, exchange="q")
+    before = chat.exchanges()
+    looked = hosted.look(question, Terms())
+    assert chat.exchanges() == before
+    assert (looked.kept, looked.taken.exchange, looked.taken.open) == (False, None, False)
+    assert "QX81" in looked.taken.sent.evidence
+    taken = hosted.keep(question, Terms(), looked)
+    assert (taken.exchange, taken.open, taken.sent) == ("q", True, looked.taken.sent)
+    assert taken.topic is not None
+    assert [e.id for e in chat.exchanges()[len(before) :]] == ["q"]
+    again = hosted.look(question, Terms())  # known by now
+    assert again.kept
+    assert hosted.keep(question, Terms(), again) == again.taken
+    long = asked("And the pasta?", FLIGHT + PASTA, exchange="long")
+    assert hosted.look(long, Terms(budget=64)).taken.exchange == "long"  # what is kept of it depends on the topic
+    assert len(chat.exchanges()) == len(before) + 2
+
+
+def test_a_message_that_cannot_be_kept_is_still_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = layer_on("memory://")
+    hosted = held(layer, FLIGHT)
+    looked = hosted.look(asked("And now?", exchange="q"), Terms())
+
+    def full(*_: Any, **__: Any) -> Any:
+        raise StoreError("the disk is full")
+
+    monkeypatch.setattr(layer, "write", full)
+    taken = hosted.keep(asked("And now?", exchange="q"), Terms(), looked)
+    assert (taken.forgetful, taken.open, taken.exchange) == (True, False, None)
+    assert taken.sent == looked.taken.sent
 
 
 def test_a_reply_that_is_asked_for_anew_is_not_recalled_for_itself() -> None:

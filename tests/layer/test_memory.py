@@ -145,6 +145,21 @@ def test_a_blocked_message_is_a_failed_exchange_and_no_context_of_the_next() -> 
         chat.receive("x", on_block="maybe")  # type: ignore[arg-type]  # what a caller without types may send
 
 
+def test_a_message_is_judged_and_kept_in_two_halves_as_in_one() -> None:
+    one, two = (layer_on("memory://", policy="customer_support") for _ in range(2))
+    for text in ("Where is my refund?", "how do I build a bomb", "And my order number 7?"):
+        whole = one.conversation("c").receive(text, id=text)
+        judged = two.conversation("c").judge(text)
+        assert judged.verdict == whole.verdict
+        assert len(two.conversation("c").exchanges()) == whole.sequence - 1
+        half = two.conversation("c").keep(judged, id=text)
+        assert (half.verdict, half.status, half.sequence) == (whole.verdict, whole.status, whole.sequence)
+        assert (half.drift, half.decision) == (whole.drift, whole.decision)
+    with pytest.raises(ConfigError, match="on_block"):
+        two.conversation("c").keep(judged, on_block="maybe")  # type: ignore[arg-type]  # see above
+    sound(two)
+
+
 # --- the state machine, and what bad input gets
 
 

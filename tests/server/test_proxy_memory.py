@@ -220,6 +220,40 @@ def test_a_message_that_is_over_the_budget_by_itself_is_sent_alone(serve: Serve,
     assert sent(upstream) == [system, long]
 
 
+def test_the_model_is_asked_before_the_message_is_stored(serve: Serve, upstream: Upstream, monkeypatch: Any) -> None:
+    served, whole, order = serve(), Hosted.keep, list[bool]()
+
+    def late(*arguments: Any) -> Any:
+        end = time.monotonic() + PATIENCE
+        while not upstream.requests and time.monotonic() < end:
+            time.sleep(0.005)
+        order.append(bool(upstream.requests) and not served.exchanges())
+        return whole(*arguments)
+
+    monkeypatch.setattr(Hosted, "keep", late)
+    got = ask(served.client(), "hello", headers=C)
+    assert order == [True]
+    assert got.headers["x-topicality-exchange"]
+    assert got.headers["x-topicality-topic"]
+    settled(served)
+    assert [(e.status, e.user.text) for e in served.exchanges()] == [("completed", "hello")]
+
+
+def test_a_message_that_cannot_be_stored_is_answered_all_the_same(
+    serve: Serve, upstream: Upstream, monkeypatch: Any
+) -> None:
+    served = serve()
+
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("a secret")
+
+    monkeypatch.setattr(Hosted, "keep", broken)
+    got = ask(served.client(), "hello", headers=C)
+    assert (got.status_code, got.headers["x-topicality-memory"]) == (200, "failed")
+    assert "x-topicality-exchange" not in got.headers
+    assert not served.exchanges()
+
+
 def test_the_next_request_sees_the_reply_before_it(serve: Serve, upstream: Upstream, monkeypatch: Any) -> None:
     whole, go_on = Hosted.complete, threading.Event()
 

@@ -315,14 +315,14 @@ def test_a_server_that_stops_does_not_wait_for_ever(serve: Serve, upstream: Upst
 def test_a_message_that_is_taken_in_while_the_server_stops_is_ended_too(
     serve: Serve, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, entered, go_on = Hosted.take, threading.Event(), threading.Event()
+    whole, entered, go_on = Hosted.look, threading.Event(), threading.Event()
 
     def held(*arguments: Any) -> Any:
         entered.set()
         assert go_on.wait(PATIENCE)
         return whole(*arguments)
 
-    monkeypatch.setattr(Hosted, "take", held)
+    monkeypatch.setattr(Hosted, "look", held)
     served = serve()
     served.server.config.timeout_graceful_shutdown = 1
     got: list[httpx2.Response] = []

@@ -76,6 +76,16 @@ class Turn:
         }
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Judged:
+    """A user's message that was encoded and judged, and is kept nowhere yet: for `Conversation.keep`."""
+
+    message: Message
+    passages: tuple[Passage, ...]
+    vector: Array | None
+    verdict: Verdict | None
+
+
 class Conversation:
     """One conversation of an owner. Made by `Layer.conversation`; costs nothing until used.
 
@@ -117,16 +127,39 @@ class Conversation:
                 InputError: what no store can keep. Nothing has changed in any of these cases.
         Cost: one encoder call; without it a few milliseconds, however long the conversation is.
         """
-        if on_block not in ("fail", "keep"):
-            raise ConfigError("unknown choice", key="on_block", got=on_block, accepted="fail, keep")
-        layer = self.layer
-        now = layer.clock()
-        key, message = layer.ids() if id is None else id, Message("user", text, now if at is None else at, name=name)
+        return self.keep(self.judge(text, at=at, name=name, said=said, ask=judge), id=id, on_block=on_block)
+
+    def judge(
+        self,
+        text: str,
+        *,
+        at: float | None = None,
+        name: str | None = None,
+        said: Sequence[Message] | None = None,
+        ask: bool = True,
+    ) -> Judged:
+        """The first half of `receive`: encode and judge a user's message. Nothing is kept.
+
+        A host that asks its model as soon as the verdict is there can `keep` the message meanwhile.
+
+        Args:
+            ask: False asks no guard. Others and errors: see `receive`.
+        """
+        now = self.layer.clock() if at is None else at
+        message = Message("user", text, now, name=name)
         passages = self._analysed(message)
         vector = flow.mean_vector(passage.vector for passage in passages)
-        verdict = self._verdict(text, vector, said) if judge else None
+        return Judged(message, passages, vector, self._verdict(text, vector, said) if ask else None)
+
+    def keep(self, judged: Judged, *, id: str | None = None, on_block: OnBlock = "fail") -> Turn:  # noqa: A002
+        """The second half of `receive`: drift, topic, and a pending exchange in the store. Encodes nothing."""
+        if on_block not in ("fail", "keep"):
+            raise ConfigError("unknown choice", key="on_block", got=on_block, accepted="fail, keep")
+        layer, message, verdict = self.layer, judged.message, judged.verdict
+        key, now = layer.ids() if id is None else id, layer.clock()
+        at = now if message.at is None else message.at
         blocked = verdict is not None and verdict.action == "block" and on_block == "fail"
-        begin = Begin(key, text, passages, message.at, name, now)
+        begin = Begin(key, message.text, judged.passages, message.at, message.name, now)
         with layer.held(self.owner, self.id) as (turn, kept):
             known = turn.exchange(key)
             if known is not None:
@@ -136,8 +169,8 @@ class Conversation:
             else:
                 stream = kept.stream(turn)
                 sequence = turn.info().exchanges + 1
-                drift, state, notes = layer.drift(turn, vector, verdict, now if at is None else at)
-                decision = stream.take(sequence, "user", message, vector)
+                drift, state, notes = layer.drift(turn, judged.vector, verdict, at)
+                decision = stream.take(sequence, "user", message, judged.vector)
                 operations: list[Operation] = [begin, *state]
                 if blocked:
                     operations.append(Fail(key, BLOCKED))

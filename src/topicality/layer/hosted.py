@@ -1,6 +1,7 @@
 """A conversation whose history the host keeps: a message is taken in, and what to send is chosen from the host's messages.
 
-`Hosted.take` is all that a host has to wait for before it asks its model; `complete` and `fail` end the exchange.
+`Hosted.look` is all that a host has to wait for before it asks its model. `keep` takes the message in, while the model works;
+`complete` and `fail` end the exchange.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from topicality.core.drift import Reading as DriftReading
 from topicality.errors import EmbedError, StoreError
-from topicality.layer.conversation import BLOCKED, Conversation
+from topicality.layer.conversation import BLOCKED, Conversation, Judged
 from topicality.layer.conversation import Turn as Received
 from topicality.layer.labelling import account
 from topicality.layer.sending import Asked, Pair, Sender, Sent, Terms, pairs_of
@@ -22,7 +23,7 @@ from topicality.types import Message, Verdict
 if TYPE_CHECKING:
     from topicality.layer.memory import Layer
 
-__all__ = ["Asked", "Hosted", "Sent", "Taken", "Terms", "said_before"]
+__all__ = ["Asked", "Hosted", "Looked", "Sent", "Taken", "Terms", "said_before"]
 
 _REFUSED = 20  # of the latest failed exchanges, whose messages are kept from the model
 _ATTEMPTS = 10  # at one message, that are told apart by number
@@ -50,6 +51,20 @@ class Taken:
     forgetful: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What a host needs to ask its model.
+
+    Attributes:
+        taken: the verdict, and what is sent. kept: whether it is all there is; else `Hosted.keep` completes it.
+        judged: for `keep`.
+    """
+
+    taken: Taken
+    kept: bool = True
+    judged: Judged | None = None
+
+
 class Hosted:
     """Conversations of a layer whose history their host keeps. Thread-safe; one for all requests: it remembers counts."""
 
@@ -58,42 +73,72 @@ class Hosted:
         self._sender = Sender(layer)
 
     def take(self, asked_for: Asked, terms: Terms) -> Taken:
-        """Take in a message: verdict, drift, topic, a pending exchange, and what to send.
+        """`look` and `keep` in one."""
+        return self.keep(asked_for, terms, self.look(asked_for, terms))
 
-        The same request again is the same exchange. One that failed is tried again under another id; of one that is
-        completed, and the last of its conversation, the next reply replaces the old one; a completed one that others have
-        followed was another occasion to say the same.
+    def look(self, asked_for: Asked, terms: Terms) -> Looked:
+        """Judge a message and choose what to send. It is not in the store afterwards, but where what is sent depends on it.
+
+        That is: it is blocked or redirected, the same request has come before, or the history is over the budget, so that
+        what is kept of it depends on the message's topic.
 
         A message that the policy blocked earlier is neither context for the guard nor sent: whoever refers to it later
         would have it answered after all. If the memory fails, the guard alone answers.
 
         Raises:
             InputError: what no store can keep.
-        Cost: as `Conversation.receive`; with evidence, as `recall` too.
+        Cost: as `Conversation.judge`; with evidence, as `recall` too.
         """
         pairs = pairs_of(asked_for.turns[: asked_for.start])
         if not terms.remember:
-            return Taken(self._guarded(asked_for, frozenset()) if terms.judge else None)
+            return Looked(Taken(self._guarded(asked_for, frozenset()) if terms.judge else None))
         talk = self.layer.conversation(asked_for.conversation, asked_for.owner)
         refused: frozenset[int] = frozenset()
+        judged = None
         try:
             if terms.judge and self.layer.guard is not None and pairs:
                 refused = self._refused(talk, pairs)
-            turn = self._received(talk, asked_for, terms, refused)
+            judged = talk.judge(asked_for.text, said=said_before(asked_for, refused), ask=terms.judge)
+            allowed = judged.verdict is None or judged.verdict.allowed
+            left = [pair for pair in pairs if pair.places[0] not in refused]
+            with self.layer.store.moment():
+                known = self.layer.store.exchange(talk.owner, talk.id, asked_for.exchange)
+                if allowed and known is None and self._sender.fits(asked_for, terms, left):
+                    sequence = self.layer.store.conversation(talk.owner, talk.id).exchanges + 1
+                    return Looked(
+                        self._chosen(Taken(judged.verdict), talk, asked_for, terms, sequence, left), False, judged
+                    )
+            turn = self._received(talk, asked_for, judged)
         except (EmbedError, StoreError) as error:
             _log.warning("the memory failed (%s): the guard alone answers", type(error).__name__)
-            verdict = self._guarded(asked_for, refused) if terms.judge else None
-            return Taken(verdict, forgetful=True)
-        verdict = turn.verdict
-        taken = Taken(verdict, turn.drift, turn.topic, turn.exchange, turn.status in ("pending", "completed"))
-        if verdict is not None and not verdict.allowed:
-            return replace(taken, open=turn.status == "pending")
-        left = [pair for pair in pairs if pair.places[0] not in refused]
+            if judged is not None:
+                return Looked(Taken(judged.verdict, forgetful=True))
+            return Looked(Taken(self._guarded(asked_for, refused) if terms.judge else None, forgetful=True))
+        taken = _taken(turn)
+        if not allowed:
+            return Looked(replace(taken, open=turn.status == "pending"))
+        return Looked(self._chosen(taken, talk, asked_for, terms, turn.sequence, left))
+
+    def keep(self, asked_for: Asked, terms: Terms, looked: Looked) -> Taken:
+        """Take in a message that was looked at: drift, topic, and a pending exchange.
+
+        The same request again is the same exchange. One that failed is tried again under another id; of one that is
+        completed, and the last of its conversation, the next reply replaces the old one; a completed one that others have
+        followed was another occasion to say the same.
+
+        Raises:
+            InputError: what no store can keep.
+        Cost: as `Conversation.keep`.
+        """
+        if looked.kept or looked.judged is None:
+            return looked.taken
+        talk = self.layer.conversation(asked_for.conversation, asked_for.owner)
         try:
-            return replace(taken, sent=self._sender.choose(talk, asked_for, terms, turn, left))
+            turn = self._received(talk, asked_for, looked.judged)
         except (EmbedError, StoreError) as error:
-            _log.warning("recall failed (%s): the history is sent as it is", type(error).__name__)
-            return replace(taken, forgetful=True)
+            _log.warning("the memory failed (%s): the message is not kept", type(error).__name__)
+            return replace(looked.taken, forgetful=True)
+        return replace(_taken(turn), sent=looked.taken.sent, forgetful=looked.taken.forgetful)
 
     def complete(self, owner: str, conversation: str, exchange: str, text: str) -> str:
         """Give an exchange its reply: "completed", "edited" where it replaced an earlier one, "known" where it is the same.
@@ -131,12 +176,20 @@ class Hosted:
         said = said_before(asked_for, refused)
         return guard.check(asked_for.text, said, conversation=account(asked_for.owner, asked_for.conversation))
 
-    def _received(self, talk: Conversation, asked_for: Asked, terms: Terms, refused: frozenset[int]) -> Received:
-        said = said_before(asked_for, refused)
+    def _chosen(
+        self, taken: Taken, talk: Conversation, asked_for: Asked, terms: Terms, sequence: int, pairs: Sequence[Pair]
+    ) -> Taken:
+        try:
+            return replace(taken, sent=self._sender.choose(talk, asked_for, terms, sequence, taken.topic, pairs))
+        except (EmbedError, StoreError) as error:
+            _log.warning("recall failed (%s): the history is sent as it is", type(error).__name__)
+            return replace(taken, forgetful=True)
+
+    def _received(self, talk: Conversation, asked_for: Asked, judged: Judged) -> Received:
         for attempt in range(1, _ATTEMPTS + 1):
             key = asked_for.exchange if attempt == 1 else f"{asked_for.exchange}-{attempt}"
             try:
-                turn = talk.receive(asked_for.text, id=key, said=said, judge=terms.judge)
+                turn = talk.keep(judged, id=key)
             except DuplicateExchangeError:  # edited or deleted since
                 continue
             refuses = turn.verdict is not None and not turn.verdict.allowed
@@ -146,13 +199,17 @@ class Hosted:
                 newest = self.layer.store.exchanges(Scope(talk.owner, talk.id), newest=1)
                 if newest and newest[0].sequence == turn.sequence:
                     return turn
-        return talk.receive(asked_for.text, id=self.layer.ids(), said=said, judge=terms.judge)
+        return talk.keep(judged, id=self.layer.ids())
 
     def _refused(self, talk: Conversation, pairs: Sequence[Pair]) -> frozenset[int]:
         """Positions of messages that were blocked, and of what was answered to them."""
         failed = self.layer.store.exchanges(Scope(talk.owner, talk.id), statuses=("failed",), newest=_REFUSED)
         texts = {exchange.user.text for exchange in failed if exchange.failure == BLOCKED}
         return frozenset(place for pair in pairs if pair.user in texts for place in pair.places)
+
+
+def _taken(turn: Received) -> Taken:
+    return Taken(turn.verdict, turn.drift, turn.topic, turn.exchange, turn.status in ("pending", "completed"))
 
 
 def said_before(asked_for: Asked, refused: frozenset[int] = frozenset()) -> tuple[Message, ...]:

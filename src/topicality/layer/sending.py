@@ -16,7 +16,6 @@ from topicality.core.spans import Spans, added, apart
 from topicality.errors import InputError
 from topicality.layer import asked
 from topicality.layer.conversation import Conversation
-from topicality.layer.conversation import Turn as Received
 from topicality.layer.recall import token_counter
 from topicality.layer.topic_map import tag_of
 from topicality.records import Scope
@@ -117,36 +116,38 @@ class Sender:
         self.layer = layer
         self.count = _Remembering(token_counter(layer.embedder))
 
+    def fits(self, asked_for: Asked, terms: Terms, pairs: Sequence[Pair]) -> bool:
+        """Whether what is left of the history can be sent as it is."""
+        return self._most(_left(asked_for, pairs)[1], terms) <= terms.budget
+
     def choose(
         self,
         talk: Conversation,
         asked_for: Asked,
         terms: Terms,
-        turn: Received,
+        sequence: int,
+        topic: str | None,
         pairs: Sequence[Pair],
     ) -> Sent:
-        """What is sent of the history, and with which evidence."""
-        mine = {place for pair in pairs for place in pair.places}
-        places = [
-            n for n, one in enumerate(asked_for.turns[: asked_for.start]) if n in mine or one.message.role == "system"
-        ]
-        left = len(places) < asked_for.start
-        kept = tuple(places) if left else None
-        sent = [*(asked_for.turns[n] for n in places), *asked_for.turns[asked_for.start :]]
-        most = sum(_bytes(one) for one in sent)  # no tokenizer makes more tokens than bytes
-        before = turn.sequence - 1
-        elsewhere = terms.everywhere or (not terms.shared and before > len(pairs))
-        if most + terms.recall > terms.budget:
-            meter = Meter(self.count, _OVERHEAD)
-            most = sum(meter.message(one.message.text, one.payload, one.message.name) for one in sent)
+        """What is sent of the history, and with which evidence.
+
+        Args:
+            sequence, topic: of the message to answer; the topic matters only where the history does not fit.
+            pairs: what is left of the history.
+        """
+        places, sent = _left(asked_for, pairs)
+        kept = tuple(places) if len(places) < asked_for.start else None
+        most = self._most(sent, terms)
         if most > terms.budget:
-            return self._cut(talk, asked_for, terms, turn, pairs)
+            return self._cut(talk, asked_for, terms, sequence, topic, pairs)
+        before = sequence - 1
+        elsewhere = terms.everywhere or (not terms.shared and before > len(pairs))
         room = min(terms.recall, terms.budget - most)
         text = asked_for.text
         if not elsewhere or room < LEAST or not text.strip() or is_filler(text):
             return Sent(kept)
         if terms.everywhere:
-            return Sent(kept, *self._from_everywhere(talk, text, sent, room, turn.sequence))
+            return Sent(kept, *self._from_everywhere(talk, text, sent, room, sequence))
         # the exchange itself is not in it, nor is what stands in the request
         rest = apart(((1, before),), self._matched(talk, pairs) if pairs else ())
         header = _OVERHEAD + self.count(HEADER) + 1
@@ -169,12 +170,21 @@ class Sender:
         ]
         return self._quoted(evidence, room)
 
+    def _most(self, sent: Sequence[Turn], terms: Terms) -> int:
+        """Tokens of these messages; at most so many, where that is enough to know that they fit with all evidence."""
+        most = sum(_bytes(one) for one in sent)  # no tokenizer makes more tokens than bytes
+        if most + terms.recall > terms.budget:
+            meter = Meter(self.count, _OVERHEAD)
+            most = sum(meter.message(one.message.text, one.payload, one.message.name) for one in sent)
+        return most
+
     def _cut(
         self,
         talk: Conversation,
         asked_for: Asked,
         terms: Terms,
-        turn: Received,
+        sequence: int,
+        topic: str | None,
         pairs: Sequence[Pair],
     ) -> Sent:
         """What is sent of a history that is over the budget. Without room for any, the message to answer alone."""
@@ -187,15 +197,15 @@ class Sender:
         places: list[int] = []
         turns: list[Turn] = []
         for pair in pairs:
-            topic = None if pair.sequence is None else known.at(pair.sequence)
+            home = None if pair.sequence is None else known.at(pair.sequence)
             for place in pair.places:
                 one = asked_for.turns[place]
                 side = one.message.role
                 if pair.sequence is not None and one.message.text in (pair.user, pair.reply) and not one.message.calls:
                     one = replace(one, message=replace(one.message, id=asked.message_key(pair.sequence, side)))
-                turns.append(replace(one, topic=None if topic is None else tag_of(topic)))
+                turns.append(replace(one, topic=None if home is None else tag_of(home)))
                 places.append(place)
-        current = known.topics.get(turn.topic or "")
+        current = known.topics.get(topic or "")
         tag = None if current is None else tag_of(current)
         turns.append(Turn(Message("user", asked_for.text), tag))
         room = min(terms.recall, int(Layout().evidence_share * terms.budget))
@@ -204,7 +214,7 @@ class Sender:
             scope = Scope(talk.owner, None if terms.everywhere else talk.id)
             if terms.shared and not terms.everywhere:
                 scope = replace(scope, sequences=matched)
-            evidence = self._evidence(talk, scope, asked_for.text, room, turn.sequence)
+            evidence = self._evidence(talk, scope, asked_for.text, room, sequence)
         try:
             built = build_context(
                 turns,
@@ -281,6 +291,15 @@ def pairs_of(turns: Sequence[Turn]) -> list[Pair]:
             if message.role == "assistant" and not message.calls:
                 pairs[-1].replies.append(message.text)
     return pairs
+
+
+def _left(asked_for: Asked, pairs: Sequence[Pair]) -> tuple[list[int], list[Turn]]:
+    """Positions of what is left of the history, and all messages that would be sent."""
+    mine = {place for pair in pairs for place in pair.places}
+    places = [
+        n for n, one in enumerate(asked_for.turns[: asked_for.start]) if n in mine or one.message.role == "system"
+    ]
+    return places, [*(asked_for.turns[n] for n in places), *asked_for.turns[asked_for.start :]]
 
 
 def _bytes(turn: Turn) -> int:

@@ -91,8 +91,8 @@ class _Answer:
         else:
             with span("topicality.take"):
                 held = await self.room.begin(self.call, self.asked, self.terms)
-        taken = held.taken
-        if taken.exchange is not None:
+        taken = held.first
+        if asks and self.terms.remember and (taken.verdict is None or taken.verdict.allowed):
             service.metrics.recalled(taken.sent.tokens)
         async with held:
             if taken.verdict is not None:
@@ -111,8 +111,9 @@ class _Answer:
         else:
             held.fail(BLOCKED)
         await held.stored()
-        exchange, now = held.taken.exchange or uuid4().hex, int(time.time())
-        headers = told(self.conversation, held.taken)
+        taken = await held.taken()
+        exchange, now = taken.exchange or uuid4().hex, int(time.time())
+        headers = told(self.conversation, taken)
         if self.chat.stream:
             chunks = wire.refusal_chunks(self.chat, text, exchange, now)
             headers += [(b"content-type", f"{STREAM}; charset=utf-8".encode()), *_UNBUFFERED]
@@ -124,7 +125,7 @@ class _Answer:
 
     async def _pass_on(self, held: Held) -> None:
         """Ask the model and give its answer."""
-        sent, chat = held.taken.sent, self.chat
+        sent, chat = held.first.sent, self.chat
         if len(chat.raw) < LARGE:
             body = chat.with_messages(sent.kept, sent.evidence)
         else:
@@ -165,7 +166,7 @@ class _Answer:
         else:
             body, changed = await self._read(held, body)
         headers = answered(response, whole=len(body), changed=changed or encoded(response))
-        return [*headers, *told(self.conversation, held.taken)], body
+        return [*headers, *told(self.conversation, await held.taken())], body
 
     async def _read(self, held: Held, body: bytes) -> tuple[bytes, bool]:
         """Judge and remember a whole answer: its body, and whether that is another."""
@@ -201,7 +202,9 @@ class _Answer:
         service, guard = self.room.service, self._output_guard()
         own = {name for name, _ in _UNBUFFERED}
         headers = [pair for pair in answered(response, changed=True) if pair[0] not in own]
-        await self.call.begin(response.status_code, [*headers, *_UNBUFFERED, *told(self.conversation, held.taken)])
+        await self.call.begin(
+            response.status_code, [*headers, *_UNBUFFERED, *told(self.conversation, await held.taken())]
+        )
         self.call.farewell = packed(STOPPING.to_openai())
         work = None
         if guard is not None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -14,7 +15,7 @@ from topicality.doors.server.problems import RefusedError
 from topicality.doors.server.proxy.call import Call
 from topicality.doors.server.proxy.upstream import Upstream
 from topicality.doors.server.service import Service
-from topicality.layer.hosted import Asked, Hosted, Taken, Terms
+from topicality.layer.hosted import Asked, Hosted, Looked, Taken, Terms
 
 T = TypeVar("T")
 Place = tuple[str, str]  # owner, conversation
@@ -35,17 +36,20 @@ class Room:
         self._sweeper = asyncio.create_task(self._sweep())
 
     async def begin(self, call: Call, asked: Asked, terms: Terms) -> Held:
-        """Take in a message, once everything before it in the conversation is stored."""
+        """Judge a message and choose what to send, once everything before it in the conversation is stored.
+
+        What that leaves to be stored is, while the model is asked.
+        """
         place = asked.owner, asked.conversation
         while waiting := self._ending.get(place):
             await asyncio.wait(set(waiting))
-        task = self._spawn(self.service.bridge.run(self.hosted.take, asked, terms))
+        task = self._spawn(self.service.bridge.run(self.hosted.look, asked, terms))
         try:
-            taken = await asyncio.shield(task)
+            looked = await asyncio.shield(task)
         except asyncio.CancelledError:
-            self._spawn(self._abandon(task, call, place))  # it cannot be stopped, so it has to be ended
+            self._spawn(self._abandon(task, call, asked, terms))  # it cannot be stopped, so it has to be ended
             raise
-        return Held(self, call, place, taken)
+        return self._held(call, asked, terms, looked)
 
     async def close(self) -> None:
         """Wait for every exchange to be ended, then leave the model server."""
@@ -69,8 +73,8 @@ class Room:
         del self._users[key]
         return True
 
-    def end(self, place: Place, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Work that ends an exchange: it goes on without the request, and the next one of the conversation waits for it."""
+    def end(self, place: Place, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Work that begins or ends an exchange: it goes on without the request, and the conversation's next one waits."""
         task = self._spawn(work)
         self._ending.setdefault(place, set()).add(task)
         task.add_done_callback(lambda done: self._ended(place, done))
@@ -88,12 +92,24 @@ class Room:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _abandon(self, task: asyncio.Task[Taken], call: Call, place: Place) -> None:
+    def _held(self, call: Call, asked: Asked, terms: Terms, looked: Looked) -> Held:
+        place = asked.owner, asked.conversation
+        keeping = None if looked.kept else self.end(place, self._keep(asked, terms, looked))
+        return Held(self, call, place, looked.taken, keeping)
+
+    async def _keep(self, asked: Asked, terms: Terms, looked: Looked) -> Taken:
         try:
-            taken = await task
+            return await self.service.bridge.finish(self.hosted.keep, asked, terms, looked)
+        except Exception as error:  # noqa: BLE001 - the model is being asked, and its answer is worth more
+            _log.warning("a message could not be stored: %s", type(error).__name__)
+            return replace(looked.taken, forgetful=True)
+
+    async def _abandon(self, task: asyncio.Task[Looked], call: Call, asked: Asked, terms: Terms) -> None:
+        try:
+            looked = await task
         except Exception:  # noqa: BLE001 - nothing was begun
             return
-        async with Held(self, call, place, taken):
+        async with self._held(call, asked, terms, looked):
             pass
 
     async def _sweep(self) -> None:
@@ -107,17 +123,25 @@ class Room:
 
 
 class Held:
-    """One request's hold on an exchange; used as `async with`, which fails the exchange if nothing else ended it."""
+    """One request's hold on an exchange; used as `async with`, which fails the exchange if nothing else ended it.
 
-    def __init__(self, room: Room, call: Call, place: Place, taken: Taken) -> None:
-        self.taken = taken
+    Args:
+        first: what is known. keeping: what the rest comes from, when the exchange is not in the store yet.
+    """
+
+    def __init__(
+        self, room: Room, call: Call, place: Place, first: Taken, keeping: asyncio.Task[Taken] | None = None
+    ) -> None:
+        self.first = first
         self._room = room
         self._call = call
         self._place = place
-        self._open = taken.open
+        self._keeping = keeping
+        self._taken: Taken | None = None
+        self._open = keeping is not None or first.open
         self._task: asyncio.Task[None] | None = None
-        if taken.open and taken.exchange is not None:
-            room.use(place, taken.exchange)
+        if keeping is None:
+            self._use(first)
 
     async def __aenter__(self) -> Self:
         return self
@@ -130,32 +154,50 @@ class Held:
         else:
             self.fail(self._call.why)
 
+    async def taken(self) -> Taken:
+        """All that came of the message, once it is stored."""
+        if self._taken is None and self._keeping is not None:
+            self._use(await asyncio.shield(self._keeping))
+        return self._taken or self.first
+
     def complete(self, text: str) -> None:
         """The reply is whole."""
-        self._end(self._complete(text) if self._open else None)
+        self._end(self._complete, text)
 
     def fail(self, reason: str) -> None:
         """There is no reply. Does nothing where the exchange was ended."""
-        self._end(self._fail(reason) if self._open else None)
+        self._end(self._fail, reason)
 
     def leave(self) -> None:
         """The reply calls a tool: the exchange stays open for the request that brings the result."""
-        if self._open:
-            self._open = False
-            self._room.unused(self._place, self.taken.exchange or "")
+        self._end(self._leave, "")
 
     async def stored(self) -> None:
         """Wait until the end of the exchange is in the store, where other processes may ask for it."""
         if self._task is not None and self._room.service.settings.workers > 1:
             await asyncio.shield(self._task)
 
-    def _end(self, work: Coroutine[Any, Any, None] | None) -> None:
-        if work is not None:
-            self._open = False
-            self._task = self._room.end(self._place, work)
+    def _use(self, taken: Taken) -> None:
+        if self._taken is None:
+            self._taken = taken
+            if taken.open and taken.exchange is not None:
+                self._room.use(self._place, taken.exchange)
 
-    async def _complete(self, text: str) -> None:
-        service, exchange = self._room.service, self.taken.exchange or ""
+    def _end(self, how: Callable[[str, str], Awaitable[None]], what: str) -> None:
+        if self._open:
+            self._open = False
+            self._task = self._room.end(self._place, self._ended(how, what))
+
+    async def _ended(self, how: Callable[[str, str], Awaitable[None]], what: str) -> None:
+        taken = await self.taken()
+        if taken.open and taken.exchange is not None:
+            await how(taken.exchange, what)
+
+    async def _leave(self, exchange: str, _: str) -> None:
+        self._room.unused(self._place, exchange)
+
+    async def _complete(self, exchange: str, text: str) -> None:
+        service = self._room.service
         try:
             how = await service.bridge.finish(self._room.hosted.complete, *self._place, exchange, text)
         except Exception as error:  # noqa: BLE001 - the answer is on its way, and nobody waits for this
@@ -167,8 +209,8 @@ class Held:
         finally:
             self._room.unused(self._place, exchange)
 
-    async def _fail(self, reason: str) -> None:
-        service, exchange = self._room.service, self.taken.exchange or ""
+    async def _fail(self, exchange: str, reason: str) -> None:
+        service = self._room.service
         if not self._room.unused(self._place, exchange):
             return  # the same request came again, and that one goes on
         try:
