@@ -11,12 +11,14 @@ from topicality.errors import InputError, SpaceMismatchError
 
 Array = NDArray[np.float32]
 Floats = NDArray[np.floating[Any]]
+_ROUNDED = 1e-6  # how far the squared length of a unit vector in float32 may be from 1
 
 
 def unit(vectors: ArrayLike) -> Array:
     """Scale one vector, or each row of a matrix, to length one.
 
-    Divides by the largest magnitude first, so that huge and tiny values neither overflow nor vanish.
+    Divides by the largest magnitude first, so that huge and tiny values neither overflow nor vanish. What is float32 and of
+    length one already is given back as it is, in a copy.
 
     Args:
         vectors: shape (D,) or (N, D), any real dtype, D >= 1.
@@ -27,6 +29,10 @@ def unit(vectors: ArrayLike) -> Array:
         InputError: empty, not numeric, ragged, more than two dimensions, or NaN or infinity inside.
     Cost: O(N·D).
     """
+    if isinstance(vectors, np.ndarray) and vectors.dtype == np.float32 and vectors.ndim == 1:
+        square = float(vectors @ vectors)
+        if abs(square - 1.0) <= _ROUNDED:
+            return vectors.copy()
     try:
         array = np.asarray(vectors, dtype=np.float64)
     except (TypeError, ValueError) as error:

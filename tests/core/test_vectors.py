@@ -125,3 +125,12 @@ def test_unit_leaves_its_argument_alone_and_takes_any_real_type() -> None:
         assert np.allclose(unit(given), np.array([[1, 0], [math.sqrt(0.5)] * 2]))
         assert np.array_equal(given, kept)
     assert unit(np.zeros((0, 3))).shape == (0, 3)
+
+
+def test_what_has_length_one_stays_as_it_is_in_a_copy() -> None:
+    once = unit(np.arange(1.0, 400.0))
+    again = unit(once)
+    assert again.tobytes() == once.tobytes()
+    again[0] = 5.0
+    assert once[0] < 1.0
+    assert abs(float(np.linalg.norm(unit(once * np.float32(1.001)))) - 1.0) < 1e-6

@@ -22,7 +22,6 @@ from topicality.doors.server.settings import Scope
 from topicality.errors import MissingExtraError
 from topicality.layer.conversation import Turn
 from topicality.layer.memory import Layer
-from topicality.records import Scope as Records
 from topicality.types import Verdict
 
 if TYPE_CHECKING:
@@ -290,7 +289,7 @@ def _remembered(seat: Seat, text: str, reply: str, conversation: str) -> Remembe
 
 
 def _known(seat: Seat, conversation: str) -> None:
-    if not seat.layer.store.exchanges(Records(seat.owner, conversation), newest=1):
+    if not seat.layer.store.conversation(seat.owner, conversation).exchanges:
         raise RefusedError(404, "unknown_conversation", "there is no such conversation; leave it out to look in all")
 
 

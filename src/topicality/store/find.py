@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection, bindparam, literal_column, select
 
 from topicality.records import SIDES, Hit, Scope, WordHits
 from topicality.store import rules, words
 from topicality.store import schema as t
 from topicality.store.index import unposted
 from topicality.store.near import Near, NearCache
-from topicality.store.prepared import Found, Prepared, among, listed
+from topicality.store.prepared import Found, Prepared, among, each, listed
 from topicality.store.rows import Talk, talks
 from topicality.vectors import Array
 
@@ -142,24 +142,26 @@ def _load(connection: Connection, near: Near, key: int, head: int) -> int:
             return head
 
 
-def _grouped(ids: Ids) -> list[tuple[int, list[int]]]:
-    keys = ids >> 32
-    return [(int(key), (ids[keys == key] & _LOW).tolist()) for key in np.unique(keys)]
+def _named(*columns: Any) -> Prepared:
+    """A statement for passages by id, of any conversations: one statement, however many those are."""
 
+    def made(dialect: Any) -> Any:
+        value = each(dialect, "ids").c.value
+        here = (
+            t.passage.c.conversation == value.op(">>")(literal_column("32")),
+            t.passage.c.number == value.op("&")(literal_column(str(_LOW))),
+        )
+        return select(value, *columns).where(*here)
 
-def _numbered(*columns: Any) -> Prepared:
-    here = t.passage.c.conversation == bindparam("key")
-    return Prepared(
-        lambda dialect: select(*columns).where(here, among(t.passage.c.number, "numbers", dialect)),
-    )
+    return Prepared(made)
 
 
 _PASSAGE = t.passage.c
-_PLACES = _numbered(
-    _PASSAGE.number, _PASSAGE.sequence, _PASSAGE.side, _PASSAGE.position, _PASSAGE.first, _PASSAGE.last, _PASSAGE.at,
+_PLACES = _named(
+    _PASSAGE.sequence, _PASSAGE.side, _PASSAGE.position, _PASSAGE.first, _PASSAGE.last, _PASSAGE.at,
     _PASSAGE.terms,
 )  # fmt: skip
-_VECTORS = _numbered(_PASSAGE.number, _PASSAGE.vector)
+_VECTORS = _named(_PASSAGE.vector)
 _BEYOND = Prepared(
     select(_PASSAGE.number, _PASSAGE.sequence, _PASSAGE.side, _PASSAGE.at, _PASSAGE.vector)
     .where(_PASSAGE.conversation == bindparam("key"), _PASSAGE.number > bindparam("head"))
@@ -180,25 +182,20 @@ _POSTED = Prepared(lambda dialect: _posted(dialect).where(among(t.posting.c.conv
 
 
 def _places(connection: Connection, ids: Ids) -> dict[int, Found]:
-    found = {}
-    for key, numbers in _grouped(ids):
-        for row in _PLACES.rows(connection, key=key, numbers=listed(connection, numbers)):
-            found[(key << 32) | row[0]] = row
-    return found
+    return {row[0]: row for row in _PLACES.rows(connection, ids=listed(connection, np.sort(ids).tolist()))}
 
 
 def _vectors(connection: Connection, ids: Ids, dimension: int) -> tuple[NDArray[np.int8], Array]:
     vectors = np.zeros((len(ids), dimension), np.int8)
     scales = np.zeros(len(ids), np.float32)
     order = np.argsort(ids)
-    for key, numbers in _grouped(ids):
-        found = _VECTORS.rows(connection, key=key, numbers=listed(connection, numbers))
-        if found:
-            said, blobs = zip(*found, strict=True)
-            packed = np.frombuffer(b"".join(blobs), np.uint8).reshape(len(blobs), 4 + dimension)
-            places = order[np.searchsorted(ids, (key << 32) | np.array(said, np.int64), sorter=order)]
-            scales[places] = np.ascontiguousarray(packed[:, :4]).view(np.float32).ravel()
-            vectors[places] = packed[:, 4:].view(np.int8)
+    found = _VECTORS.rows(connection, ids=listed(connection, ids[order].tolist()))
+    if found:
+        said, blobs = zip(*found, strict=True)
+        packed = np.frombuffer(b"".join(blobs), np.uint8).reshape(len(blobs), 4 + dimension)
+        places = order[np.searchsorted(ids, np.array(said, np.int64), sorter=order)]
+        scales[places] = np.ascontiguousarray(packed[:, :4]).view(np.float32).ravel()
+        vectors[places] = packed[:, 4:].view(np.int8)
     return vectors, scales
 
 

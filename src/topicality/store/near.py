@@ -137,11 +137,12 @@ class Near:
         rows = np.flatnonzero(keep)
         if len(rows) > EXACT or (not self.whole and len(rows) > SHORTLIST):
             rows = self._shortlist(query, max(SHORTLIST, 20 * limit), keep)
-        scores = self._scores(query, rows, fetch, blas=True)
-        if len(rows) > limit:
+        # BLAS chooses which rows are worth it, but its rounding depends on a row's place: equal vectors must score equal. Where
+        # reading them is what takes the time, they are read once.
+        if self.whole and len(rows) > limit:
+            scores = self._scores(query, rows, fetch, blas=True)
             edge = np.partition(scores, len(scores) - limit)[len(scores) - limit]
             rows = rows[scores >= edge - 1e-5]
-        # Again without BLAS, whose rounding depends on a row's place: equal vectors must score equal.
         scores = self._scores(query, rows, fetch, blas=False)
         order = np.lexsort((-self._ids[rows], -scores))[:limit]
         return self._ids[rows[order]], np.clip(scores[order], -1.0, 1.0)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import ARRAY, Connection, Executable, any_, bindparam, func, select
+from sqlalchemy import ARRAY, BigInteger, Connection, Executable, any_, bindparam, column, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import psycopg
 from sqlalchemy.dialects.sqlite import pysqlite
@@ -80,6 +80,14 @@ def among(column: Any, name: str, dialect: Any) -> Any:
     if dialect is postgresql:
         return column == any_(bindparam(name, type_=ARRAY(column.type)))
     return column.in_(select(func.json_each(bindparam(name)).table_valued("value").c.value))
+
+
+def each(dialect: Any, name: str) -> Any:
+    """The whole numbers of a list, which is given as `listed` makes it, as a table with a column "value"."""
+    if dialect is postgresql:
+        given = func.unnest(bindparam(name, type_=ARRAY(BigInteger)))
+        return given.table_valued(column("value", BigInteger)).render_derived()
+    return func.json_each(bindparam(name)).table_valued(column("value", BigInteger))
 
 
 def listed(connection: Connection, values: Sequence[int] | Sequence[str]) -> Any:
