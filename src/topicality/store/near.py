@@ -137,8 +137,8 @@ class Near:
         rows = np.flatnonzero(keep)
         if len(rows) > EXACT or (not self.whole and len(rows) > SHORTLIST):
             rows = self._shortlist(query, max(SHORTLIST, 20 * limit), keep)
-        # BLAS chooses which rows are worth it, but its rounding depends on a row's place: equal vectors must score equal. Where
-        # reading them is what takes the time, they are read once.
+        # BLAS chooses which rows are worth it, but its rounding depends on a row's place: equal vectors must score equal.
+        # Where reading them is what takes the time, they are read once.
         if self.whole and len(rows) > limit:
             scores = self._scores(query, rows, fetch, blas=True)
             edge = np.partition(scores, len(scores) - limit)[len(scores) - limit]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar
 
 from topicality.doors.server.problems import RefusedError
 from topicality.doors.server.proxy.call import Call
@@ -17,8 +18,12 @@ from topicality.doors.server.proxy.upstream import Upstream
 from topicality.doors.server.service import Service
 from topicality.layer.hosted import Asked, Hosted, Looked, Taken, Terms
 
+P = ParamSpec("P")
 T = TypeVar("T")
 Place = tuple[str, str]  # owner, conversation
+
+CALM = 0.03  # seconds that work nobody waits for gives way to calls that somebody does; all that is queued shares them
+TICK = 0.002
 
 _log = logging.getLogger("topicality.server")
 
@@ -33,6 +38,9 @@ class Room:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ending: dict[Place, set[asyncio.Task[Any]]] = {}
         self._users: Counter[tuple[str, str, str]] = Counter()  # requests that work on an exchange
+        self._awaited: Counter[Place] = Counter()  # requests that wait for what is stored of a conversation
+        self._lane = asyncio.Lock()
+        self._queued = 0
         self._sweeper = asyncio.create_task(self._sweep())
 
     async def begin(self, call: Call, asked: Asked, terms: Terms) -> Held:
@@ -41,8 +49,9 @@ class Room:
         What that leaves to be stored is, while the model is asked.
         """
         place = asked.owner, asked.conversation
-        while waiting := self._ending.get(place):
-            await asyncio.wait(set(waiting))
+        with self.awaiting(place):
+            while waiting := self._ending.get(place):
+                await asyncio.wait(set(waiting))
         task = self._spawn(self.service.bridge.run(self.hosted.look, asked, terms))
         try:
             looked = await asyncio.shield(task)
@@ -59,6 +68,34 @@ class Room:
         while self._tasks:
             await asyncio.wait(set(self._tasks))
         await self.upstream.close()
+
+    @contextmanager
+    def awaiting(self, place: Place) -> Iterator[None]:
+        """While somebody waits for what is to be stored of a conversation."""
+        self._awaited[place] += 1
+        try:
+            yield
+        finally:
+            self._awaited[place] -= 1
+            if not self._awaited[place]:
+                del self._awaited[place]
+
+    async def behind(self, place: Place, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a call of the engine that ends an exchange or begins it: one at a time, after those whose answer is due.
+
+        It waits for `CALM` seconds at most, and not at all once somebody waits for it: the engine's calls slow each other
+        down.
+        """
+        self._queued += 1
+        try:
+            async with self._lane:
+                end = time.monotonic() + CALM / self._queued
+                bridge = self.service.bridge
+                while bridge.open and not self._awaited[place] and time.monotonic() < end:  # noqa: ASYNC110 - three things end it
+                    await asyncio.sleep(TICK)
+                return await bridge.finish(call, *args, **kwargs)
+        finally:
+            self._queued -= 1
 
     def use(self, place: Place, exchange: str) -> None:
         """A request works on an exchange."""
@@ -99,7 +136,7 @@ class Room:
 
     async def _keep(self, asked: Asked, terms: Terms, looked: Looked) -> Taken:
         try:
-            return await self.service.bridge.finish(self.hosted.keep, asked, terms, looked)
+            return await self.behind((asked.owner, asked.conversation), self.hosted.keep, asked, terms, looked)
         except Exception as error:  # noqa: BLE001 - the model is being asked, and its answer is worth more
             _log.warning("a message could not be stored: %s", type(error).__name__)
             return replace(looked.taken, forgetful=True)
@@ -157,7 +194,9 @@ class Held:
     async def taken(self) -> Taken:
         """All that came of the message, once it is stored."""
         if self._taken is None and self._keeping is not None:
-            self._use(await asyncio.shield(self._keeping))
+            with self._room.awaiting(self._place):
+                taken = await asyncio.shield(self._keeping)
+            self._use(taken)
         return self._taken or self.first
 
     def complete(self, text: str) -> None:
@@ -175,7 +214,8 @@ class Held:
     async def stored(self) -> None:
         """Wait until the end of the exchange is in the store, where other processes may ask for it."""
         if self._task is not None and self._room.service.settings.workers > 1:
-            await asyncio.shield(self._task)
+            with self._room.awaiting(self._place):
+                await asyncio.shield(self._task)
 
     def _use(self, taken: Taken) -> None:
         if self._taken is None:
@@ -199,7 +239,7 @@ class Held:
     async def _complete(self, exchange: str, text: str) -> None:
         service = self._room.service
         try:
-            how = await service.bridge.finish(self._room.hosted.complete, *self._place, exchange, text)
+            how = await self._room.behind(self._place, self._room.hosted.complete, *self._place, exchange, text)
         except Exception as error:  # noqa: BLE001 - the answer is on its way, and nobody waits for this
             _log.warning("a reply could not be stored: %s", type(error).__name__)
             service.metrics.exchange("failed", "not_stored")
@@ -214,7 +254,7 @@ class Held:
         if not self._room.unused(self._place, exchange):
             return  # the same request came again, and that one goes on
         try:
-            if await service.bridge.finish(self._room.hosted.fail, *self._place, exchange, reason):
+            if await self._room.behind(self._place, self._room.hosted.fail, *self._place, exchange, reason):
                 service.metrics.exchange("failed", reason)
         except Exception as error:  # noqa: BLE001 - nobody waits for this; it is swept later
             _log.warning("an exchange could not be ended: %s", type(error).__name__)
