@@ -4,192 +4,39 @@
     python bench/drift.py DATA --json
     python bench/drift.py DATA --each 20 --into docs/drift.md      # and write the page's tables anew
 
-DATA has NAME.jsonl ({"text", "label": "allowed" | "off_topic", "source", "context"?}) with NAME.policy0.json and
-NAME.policy10.json. Files are taken by turns, in the order of their names: odd ones to report on, even ones to
-fit on (`tools/fit_drift.py`).
-
-Conversations, drawn from one file each (rows do not repeat before all are used up):
-
-    on        50 on-topic messages
-    abrupt    5 to 40 on-topic messages, then 12 off-topic ones
-    subject   the same, but the off-topic ones are all of one subject: on-topic rows of another file of the data set
-    gradual   5 to 20 on-topic, then 10 to 20 among which off-topic ones get more likely, up to all, then 8 off-topic
-    tangent   50 on-topic messages but one             apart   but two, with one to five on-topic messages between
-    pair      but two in a row
-    hops      50 on-topic messages of a policy joined of four files: another topic every 1 to 4 messages
-    moves     the same, every 10 to 25
-
-Rows that have a context of their own are read with it while they are on-topic; all others with the four messages before
-them. Off-topic rows that only their own dialogue explains (source "switch") are left out. Latency counts off-topic
-messages from the first one up to the alarm. A conversation that was alarmed before is not in it: see `early`.
+bench/talks.py says how conversations are built, and DATA's format. Files are taken by turns, in the order of their names:
+odd ones to report on, even ones to fit on (`tools/fit_drift.py`). Latency counts off-topic messages from the first one up
+to the alarm. A conversation that was alarmed before is not in it: see `early`. Milliseconds are of the process, the median
+over conversations.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import random
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+from talks import FEEDS, KINDS, Space, Talk, talks
 
-from topicality.config import Policy
-from topicality.core.drift import Settings, fed_by, step
-from topicality.core.landmarks import Landmarks
-from topicality.embed import load, load_background
-from topicality.embed.cache import CachedEmbedder
-from topicality.layer.guard import Guard
-from topicality.types import Verdict
+from topicality.core.drift import Settings, step
+from topicality.core.drift_state import DriftState
 
-KINDS = ("on", "abrupt", "subject", "gradual", "tangent", "apart", "pair", "hops", "moves")
-FEEDS = ("alone", "context", "better", "vectors")  # the last is the better reading and the messages' vectors
 QUIET = ("on", "tangent", "apart", "pair", "hops", "moves")
-STAYS = {"hops": (1, 4), "moves": (10, 25)}  # messages on a topic of a joined policy
 LEVELS = (0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9)
-
-
-@dataclass(frozen=True)
-class Talk:
-    """One conversation: which messages are off-topic, what each reading says of each, and its row of the vectors."""
-
-    kind: str
-    file: str
-    policy: int
-    off: tuple[bool, ...]
-    fed: dict[str, tuple[float | None, ...]]
-    rows: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Space:
-    """Vectors of all messages, shape (N, D), and what they are measured against."""
-
-    vectors: NDArray[np.float32]
-    landmarks: Landmarks
-
-
-@dataclass(frozen=True)
-class Rows:
-    name: str
-    on: list[dict[str, Any]]
-    off: list[dict[str, Any]]
-
-
-def rows_of(path: Path) -> Rows:
-    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
-    on = [row for row in rows if row["label"] == "allowed"]
-    return Rows(path.stem, on, [row for row in rows if row["label"] == "off_topic" and row.get("source") != "switch"])
-
-
-def drawn(rng: random.Random, rows: Sequence[dict[str, Any]], count: int) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    while len(found) < count:
-        found += rng.sample(rows, len(rows))
-    return found[:count]
-
-
-def plan(rng: random.Random, kind: str) -> list[bool]:
-    """Which messages are off-topic."""
-    if kind in {"abrupt", "subject"}:
-        return [False] * rng.randint(5, 40) + [True] * 12
-    if kind == "gradual":
-        ramp = rng.randint(10, 20)
-        rising = [rng.random() < (index + 1) / ramp for index in range(ramp)]
-        return [False] * rng.randint(5, 20) + rising + [True] * 8
-    off = [False] * 50
-    first, second = rng.randint(3, 43), rng.randint(2, 6)
-    for index in {"tangent": [first], "apart": [first, first + second], "pair": [first, first + 1]}.get(kind, []):
-        off[index] = True
-    return off
-
-
-def messages(rng: random.Random, kind: str, group: Sequence[Rows]) -> tuple[list[bool], list[dict[str, Any]]]:
-    off = plan(rng, kind)
-    if kind not in STAYS:
-        other = [row for row in rng.choice(group[1:]).on if "context" not in row] if kind == "subject" else group[0].off
-        on, away = drawn(rng, group[0].on, off.count(False)), drawn(rng, other, off.count(True))
-        return off, [away.pop() if gone else on.pop() for gone in off]
-    told: list[dict[str, Any]] = []
-    place = -1
-    while len(told) < len(off):
-        place = rng.choice([index for index in range(len(group)) if index != place])
-        told += rng.sample(group[place].on, rng.randint(*STAYS[kind]))
-    return off, told[: len(off)]
-
-
-def contexts(off: Sequence[bool], told: Sequence[dict[str, Any]]) -> list[list[Any]]:
-    texts = [row["text"] for row in told]
-    return [
-        row["context"] if not gone and "context" in row else texts[max(0, index - 4) : index]
-        for index, (gone, row) in enumerate(zip(off, told, strict=True))
-    ]
-
-
-def alone(verdict: Verdict) -> float | None:
-    return None if fed_by(verdict) is None else max(s.probability for s in verdict.scores if s.side == "allowed")
-
-
-def with_context(verdict: Verdict) -> float | None:
-    return None if fed_by(verdict) is None else verdict.probability
-
-
-def joined(paths: Sequence[Path]) -> Policy:
-    rules = [json.loads(path.read_text("utf-8"))["allowed"] for path in paths]
-    return Policy(allowed=[rule for group in rules for rule in group])
-
-
-def talks(
-    data: Path, names: Sequence[str], policies: Sequence[int], each: int, kinds: Iterable[str]
-) -> tuple[list[Talk], Space]:
-    embedder = CachedEmbedder(load("minilm"), 200_000)
-    files = {name: rows_of(data / f"{name}.jsonl") for name in names}
-    found = []
-    row: dict[str, int] = {}
-    for policy in policies:
-        guards = {name: Guard(joined([data / f"{name}.policy{policy}.json"]), embedder) for name in names}
-        for kind in kinds:
-            for group in groups(names) if kind in STAYS else [[name] for name in names]:
-                title = "+".join(group)
-                rng = random.Random(f"{title} {policy} {kind}")
-                guard = guards[title] if kind not in STAYS else None
-                guard = guard or Guard(joined([data / f"{name}.policy{policy}.json" for name in group]), embedder)
-                for _ in range(each * len(group) if kind in STAYS else each):
-                    of = group if kind != "subject" else [*group, *others(names, group[0])]
-                    off, told = messages(rng, kind, [files[name] for name in of])
-                    texts = [entry["text"] for entry in told]
-                    verdicts = guard.check_many(texts, contexts(off, told))
-                    fed = {
-                        feed: tuple(read(verdict) for verdict in verdicts)
-                        for feed, read in zip(FEEDS[:3], (alone, with_context, fed_by), strict=True)
-                    }
-                    rows = tuple(row.setdefault(text, len(row)) for text in texts)
-                    found.append(Talk(kind, title, policy, tuple(off), {**fed, "vectors": fed["better"]}, rows))
-    vectors = np.asarray(embedder.embed(list(row)), dtype=np.float32)
-    return found, Space(vectors, Landmarks.of_rules([], [], load_background(embedder)))
-
-
-def others(names: Sequence[str], name: str) -> list[str]:
-    """The other files of a file's data set."""
-    return [other for other in names if other != name and other.split("__")[0] == name.split("__", maxsplit=1)[0]]
-
-
-def groups(names: Sequence[str]) -> list[list[str]]:
-    """Files of one data set (their names start alike), by fours."""
-    families: dict[str, list[str]] = {}
-    for name in names:
-        families.setdefault(name.split("__")[0], []).append(name)
-    cut = [family[start : start + 4] for family in families.values() for start in range(0, len(family), 4)]
-    return [group for group in cut if len(group) > 1]
 
 
 def levels(talk: Talk, feed: str, settings: Settings, space: Space) -> list[float]:
     """The level after each message."""
-    state, found = None, []
+    return followed(talk, feed, settings, space)[0]
+
+
+def followed(talk: Talk, feed: str, settings: Settings, space: Space) -> tuple[list[float], DriftState]:
+    """The level after each message, and the state after the last."""
+    state, found = DriftState(), []
     seen = feed == "vectors"
     for index, (probability, row) in enumerate(zip(talk.fed[feed], talk.rows, strict=True)):
         vector = space.vectors[row] if seen else None
@@ -197,7 +44,7 @@ def levels(talk: Talk, feed: str, settings: Settings, space: Space) -> list[floa
             state, vector, probability, now=float(index), settings=settings, landmarks=space.landmarks if seen else None
         )
         found.append(reading.level)
-    return found
+    return found, state
 
 
 def first_at(found: Sequence[float], level: float) -> int | None:
@@ -237,6 +84,25 @@ def share(values: Iterable[bool]) -> float:
     return round(sum(every) / len(every), 4) if every else 0.0
 
 
+def costs(found: Sequence[Talk], space: Space, settings: Settings) -> dict[str, float]:
+    """Milliseconds a message, with vectors and without, and of writing a state as JSON and reading it again; its bytes."""
+    spent: dict[str, list[float]] = {"vectors": [], "better": [], "json": [], "bytes": []}
+    for talk in found[:200]:
+        for feed in ("vectors", "better"):
+            began = time.process_time()
+            _, state = followed(talk, feed, settings, space)
+            spent[feed].append((time.process_time() - began) / len(talk.off) * 1000)
+            if feed == "better":
+                continue
+            began = time.process_time()
+            for _ in talk.off:
+                written = json.dumps(state.to_dict(), separators=(",", ":")).encode()
+                state = DriftState.from_dict(json.loads(written))
+            spent["json"].append((time.process_time() - began) / len(talk.off) * 1000)
+            spent["bytes"].append(len(written))
+    return {"landmarks": len(space.landmarks), **{name: round(median(every), 3) for name, every in spent.items()}}
+
+
 def worst(found: Sequence[tuple[Talk, list[float]]], level: float) -> dict[str, float]:
     """Share of on-topic conversations alarmed, for each file that has one."""
     by_file: dict[str, list[bool]] = {}
@@ -247,7 +113,8 @@ def worst(found: Sequence[tuple[Talk, list[float]]], level: float) -> dict[str, 
 
 
 def report(made: Sequence[Talk], space: Space, policies: Sequence[int], settings: Settings) -> dict[str, Any]:
-    result: dict[str, Any] = {"level": settings.level, "policies": {}}
+    quiet = [talk for talk in made if talk.kind == "on"]
+    result: dict[str, Any] = {"level": settings.level, "costs": costs(quiet, space, settings), "policies": {}}
     for policy in policies:
         part: dict[str, Any] = {}
         for feed in FEEDS:
@@ -283,6 +150,7 @@ def brief(rates: dict[str, Any]) -> dict[str, float]:
 
 
 def show(result: dict[str, Any]) -> None:
+    print("costs:", "  ".join(f"{name} {value:g}" for name, value in result["costs"].items()))
     for policy, part in result["policies"].items():
         print(f"\npolicy{policy}: alarms, share of conversations (level {result['level']})")
         print(f"{'feed':<24}{'on':>7}{'tangent':>9}{'apart':>7}{'pair':>7}{'hops':>7}{'moves':>7}", end="")
@@ -348,6 +216,13 @@ def tables(result: dict[str, Any]) -> str:
         row = [" / ".join(f"{one[key]:.3f}" for one in briefs) for key in briefs[0]]
         told = f"**{level}**" if level == result["level"] else str(level)
         lines.append(f"| {told} | {' | '.join(row)} |")
+    spent = result["costs"]
+    lines += [
+        "",
+        f"| milliseconds a message, {spent['landmarks']} landmarks | without vectors | state to JSON and back | its bytes |",
+        "|---|---|---|---|",
+        f"| {spent['vectors']:.2f} | {spent['better']:.2f} | {spent['json']:.2f} | {spent['bytes']:.0f} |",
+    ]
     return "\n".join(lines)
 
 

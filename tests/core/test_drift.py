@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 from collections.abc import Sequence
@@ -322,7 +323,7 @@ def test_a14_a_state_goes_through_json_to_the_last_bit() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"version": 3},
+        {"version": 4},
         {"messages": -1},
         {"messages": 1.5},
         {"odds": "1"},
@@ -337,12 +338,19 @@ def test_a14_a_state_goes_through_json_to_the_last_bit() -> None:
         {"since": -1},
         {"likes": -1.0},
         {"alike": NAN},
-        {"kept": []},
-        {"kept": "fwA="},
-        {"kept": ["!"]},
-        {"kept": ["fw=="]},  # shorter than the running vector
-        {"kept": ["fwA=", "AAA="]},  # all zeros: no direction
-        {"running": None, "kept": ["fwA="]},
+        {"kept": ""},
+        {"kept": "!"},
+        {"kept": 1},
+        {"kept": ["fwA="]},  # as version 2 had it
+        {"kept": "fw=="},  # shorter than the running vector
+        {"kept": "fwB/"},  # one and a half
+        {"kept": "fwAAAA=="},  # the second all zeros: no direction
+        {"running": None, "kept": "fwA="},
+        {"version": 2, "kept": "fwA="},
+        {"version": 2, "kept": []},
+        {"version": 2, "kept": ["!"]},
+        {"version": 2, "kept": ["fw==", "fwB/"]},  # three numbers and one make four, not two and two
+        {"version": 2, "kept": ["fwA=", "AAA="]},
         {"extra": 1},
     ],
 )
@@ -601,6 +609,25 @@ def test_a_state_of_version_1_goes_on() -> None:
     assert told(messages, start=state)[0].kept is not None
     with pytest.raises(InputError):
         DriftState.from_dict({**old, "version": 2})
+
+
+def test_a_state_of_version_2_goes_on() -> None:
+    messages = [(near(TOPIC, index), ON) for index in range(9)]
+    state, _ = told(messages)
+    assert state.kept is not None
+    rows = [base64.b64encode(row.tobytes()).decode() for row in state.kept]
+    old = DriftState.from_dict({**state.to_dict(), "version": 2, "kept": rows})
+    assert old.to_dict() == state.to_dict()
+    assert told(messages, start=old)[1] == told(messages, start=state)[1]
+    assert DriftState.from_dict({**DriftState().to_dict(), "version": 2}).to_dict() == DriftState().to_dict()
+
+
+def test_a_restored_vector_cannot_be_written_into() -> None:
+    state = DriftState.from_dict(told([(near(TOPIC, index), ON) for index in range(9)])[0].to_dict())
+    assert state.running is not None
+    assert state.kept is not None
+    assert not state.running.flags.writeable
+    assert not state.kept.flags.writeable
 
 
 def test_a_vector_of_no_direction_is_no_evidence() -> None:

@@ -39,7 +39,8 @@ class Settings:
         alpha: weight, (0, 1], of a new message in the running means.
         similarity: cosine, [-1, 1], that the running vector must have to an allowed topic ("ema"; met at >=).
         streak: messages in a row below it that make a drift ("ema").
-        detector: constants of "change"; None for the fitted ones, with vectors or without.
+        detector: constants of "change"; None for the fitted ones, with vectors or without. Others than None are for the rule
+            alone: the network that reads the last messages together knows only the fitted ones.
         strict: "ema" counts a similarity equal to the threshold as below it, as system A did.
     """
 
@@ -149,7 +150,7 @@ def step(
         InputError: vector not finite, empty or not one-dimensional; probability or time not a number in its range.
         SpaceMismatchError: the vector is not of the session's, the landmarks' or the named space.
     Cost: O(D · landmarks). Source: system A's tracker for "ema"; for "change" Shiryaev's rule (1963), with the share of
-    low messages and their middle learnt from the conversation itself.
+    low messages and their middle learnt from the conversation itself, then the last three messages read together.
     """
     settings = settings or _DEFAULTS
     if not is_number(now):
@@ -160,23 +161,29 @@ def step(
     restarted = state is not None and is_stale(state, now, settings.timeout)
     before = DriftState() if state is None or restarted else state
     read = array is not None if settings.method == "ema" else probability is not None
-    after = replace(before, messages=before.messages + 1, seen_at=max(now, before.seen_at) if before.messages else now)
-    if array is not None:
-        after = replace(after, space=_same_space(before, array, landmarks, space))
+    named = before.space if array is None else _same_space(before, array, landmarks, space)
+    running, mean, off = before.running, before.mean, before.off_topic_streak
+    if read and array is not None:
+        running = array if running is None else settings.alpha * array + (1 - settings.alpha) * running
+        running.flags.writeable = False
+    if read and probability is not None:
+        mean = probability if mean is None else mean + settings.alpha * (probability - mean)
+        off = off + 1 if probability < settings.allowed_threshold else 0
+    after = replace(  # few of them: each copies every field
+        before,
+        messages=before.messages + 1,
+        seen_at=max(now, before.seen_at) if before.messages else now,
+        space=named,
+        running=running,
+        mean=mean,
+        off_topic_streak=off,
+    )
     if not read:
         return after, _reading(after, settings, landmarks, counted=False, alarm=False, restarted=restarted)
-    if array is not None:
-        blend = array if before.running is None else settings.alpha * array + (1 - settings.alpha) * before.running
-        blend.flags.writeable = False
-        after = replace(after, running=blend)
-    if probability is not None:
-        mean = probability if before.mean is None else before.mean + settings.alpha * (probability - before.mean)
-        off = before.off_topic_streak + 1 if probability < settings.allowed_threshold else 0
-        after = replace(after, mean=mean, off_topic_streak=off)
     if settings.method == "change":
         after = changed(after, probability or 0.0, array, settings.detector, landmarks)
-        gone = level_of(after.odds) >= settings.level
-        back = level_of(after.odds) < settings.rearm
+        level = level_of(_felt(after))
+        gone, back = level >= settings.level, level < settings.rearm
         streak = before.drift_streak + 1 if gone else 0
     else:
         score = _near(after, landmarks)
@@ -226,7 +233,7 @@ def _reading(
         level = 0.0 if state.counted == 0 and not counted else 1.0 - (nearest or 0.0)
         drifted = state.drift_streak >= settings.streak
     else:
-        level = level_of(state.odds) if state.odds is not None else (settings.detector or SEEING).leave
+        level = level_of(_felt(state)) if state.odds is not None else (settings.detector or SEEING).leave
         drifted = level >= settings.level
     heading = landmarks.nearest(state.running) if landmarks is not None and state.running is not None else ()
     return Reading(
@@ -242,6 +249,10 @@ def _reading(
         counted,
         restarted,
     )
+
+
+def _felt(state: DriftState) -> float | None:
+    return state.odds if state.felt is None else state.felt
 
 
 def _near(state: DriftState, landmarks: Landmarks | None) -> float | None:

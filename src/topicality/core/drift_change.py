@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from topicality.core.drift_state import DriftState
+from topicality.core.drift_window import LAST, Seen, joint
 from topicality.core.landmarks import Landmarks
 
 _FURTHEST = 1e-9  # a probability of 0 or 1 is far away, not infinite
@@ -81,10 +83,12 @@ def changed(
     Args:
         probability: the message's best allowed probability.
         vector: the message's embedding, shape (D,); without it, or without a background among the landmarks, only the
-            probability speaks. detector: None for `SEEING` or `BLIND`, as there is something to see.
+            probability speaks. detector: None for `SEEING` and the last messages together, or `BLIND`, as there is
+            something to see or not.
     Cost: O(D · (landmarks + `keep`)).
     """
     direction = None if vector is None or landmarks is None else landmarks.measurable(vector)
+    together = detector is None and direction is not None  # the window was fitted with the constants of SEEING
     detector = detector or (BLIND if direction is None else SEEING)
     if state.odds is None:
         start = log_odds(detector.leave)
@@ -94,23 +98,27 @@ def changed(
     else:
         start, low, of, total, weight = state.odds, state.low, state.of, state.total, state.weight
         alike, likes = state.alike, state.likes or detector.usual_weight
-    x = min(max(log_odds(probability), detector.lowest), detector.highest)
+    own = log_odds(probability)
+    x = min(max(own, detector.lowest), detector.highest)
     left = level_of(start)
     prior = left * (1 - detector.back) + (1 - left) * detector.leave
     middle = detector.turn + detector.follow * (total / weight - detector.usual)
     evidence = -detector.steepness * (x - middle)
-    trust, like = 0.0, 0.0
-    if direction is not None and state.kept is not None and landmarks is not None:
-        trust = len(state.kept) / (len(state.kept) + detector.few)
-        far = likeness(direction, state.kept, landmarks) - detector.alike
-        like = min(max(far, detector.least_alike), detector.most_alike)
-        like_usual = like - detector.alike_follow * alike / likes
-        if like_usual < 0:  # unlike what was said before, but perhaps another allowed topic
-            like_usual *= level_of(detector.doubt - x)
-        evidence -= detector.likeness * trust * like_usual
+    trust, like, near = 0.0, 0.0, None
+    if direction is not None and landmarks is not None:
+        near = _near(state, direction, landmarks, together)
+        if near.kept:
+            trust = len(near.kept[0]) / (len(near.kept[0]) + detector.few)
+            far = max(near.kept[0]) - near.background - detector.alike
+            like = min(max(far, detector.least_alike), detector.most_alike)
+            like_usual = like - detector.alike_follow * alike / likes
+            if like_usual < 0:  # unlike what was said before, but perhaps another allowed topic
+                like_usual *= level_of(detector.doubt - x)
+            evidence -= detector.likeness * trust * like_usual
     ratio = math.exp(min(evidence, detector.most))
     share = low / of  # of this conversation's on-topic messages that look off-topic
     under_on = share * ratio + 1 - share
+    usual = total / weight, share
     odds = log_odds(prior) + math.log(((1 - detector.looks_on) * ratio + detector.looks_on) / under_on)
     on = 1 - level_of(odds)
     low, of = low + on * share * ratio / under_on, of + on
@@ -120,9 +128,17 @@ def changed(
     kept = state.kept
     if direction is not None and x >= detector.own_part and on >= detector.surely_on:
         kept = remembered(kept, direction, detector.keep)
+    felt: float | None = None
+    window: tuple[Seen, ...] = ()
+    if together and near is not None:
+        seen = Seen(own, odds, near.background, near.distinct, int(kept is not state.kept))
+        felt, window = _read_together(state, seen, near, usual)
     return replace(
         state,
         odds=odds,
+        felt=felt,
+        window=window,
+        lately=None if not window or direction is None else remembered(state.lately, direction, LAST - 1),
         low=low * fade,
         of=of * fade,
         total=total * dim,
@@ -133,23 +149,50 @@ def changed(
     )
 
 
-def likeness(direction: NDArray[np.float64], kept: NDArray[np.int8], landmarks: Landmarks) -> float:
-    """How much nearer a direction is to the nearest remembered one than to the nearest background subject.
+def _read_together(
+    state: DriftState, seen: Seen, near: _Near, usual: tuple[float, float]
+) -> tuple[float, tuple[Seen, ...]]:
+    window = (seen, *state.window)
+    old = len(state.kept if state.kept is not None else ()) - sum(one.kept for one in window[1:LAST])
+    likest = [max(row[:old]) for row in near.kept] if old > 0 else []  # what the window itself left there is no witness
+    return joint(window, likest, near.alike, *usual, state.counted), window[:LAST]
 
-    Args:
-        direction: shape (D,), of length 1. kept: shape (K, D). landmarks: with a yardstick.
-    Returns:
-        A difference of cosines, in standard deviations of the cosine between two background subjects.
+
+class _Near(NamedTuple):
+    """Cosines in standard deviations of the cosine between two background subjects.
+
+    Attributes:
+        background: to the nearest background subject. distinct: see `Landmarks.among_background`.
+        kept: of the message, and of the last ones if they are read together, newest first, to each remembered one.
+        alike: of the same ones to each other.
     """
-    rows = kept.astype(np.float64)
-    nearest = float((rows @ direction / np.sqrt((rows * rows).sum(axis=1))).max())
-    return (nearest - landmarks.background_cosine(direction)) / (landmarks.yardstick or 1.0)
+
+    background: float
+    distinct: float
+    kept: list[list[float]]
+    alike: list[list[float]]
+
+
+def _near(state: DriftState, direction: NDArray[np.float64], landmarks: Landmarks, together: bool) -> _Near:
+    yardstick = landmarks.yardstick or 1.0
+    background, distinct = landmarks.among_background(direction)
+    lately = state.lately[::-1] if together and state.lately is not None else None
+    rows = [one for one in (lately, state.kept) if one is not None]
+    if not rows:
+        return _Near(background / yardstick, distinct, [], [[1.0 / yardstick]])
+    past = np.concatenate(rows).astype(np.float32)
+    past /= np.sqrt(np.einsum("ij,ij->i", past, past))[:, None]
+    asked = 1 + (0 if lately is None else len(lately))
+    every = np.concatenate([direction[None].astype(np.float32), past])
+    cosines = (every[:asked] @ every.T / yardstick).tolist()
+    kept = [row[asked:] for row in cosines] if state.kept is not None else []
+    return _Near(background / yardstick, distinct, kept, [row[:asked] for row in cosines])
 
 
 def remembered(kept: NDArray[np.int8] | None, direction: NDArray[np.float64], most: int) -> NDArray[np.int8]:
     """`kept` with one direction more, in one byte a number; the oldest goes when there are more than `most`."""
     row = np.rint(direction * (127.0 / np.abs(direction).max())).astype(np.int8)[None]
-    rows = row if kept is None else np.concatenate([kept, row])[-most:]
+    rows = row if kept is None else np.concatenate([kept[-most + 1 :] if most > 1 else kept[:0], row])
     rows.flags.writeable = False
     return rows
 

@@ -11,10 +11,13 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
+from topicality.core.drift_window import LAST, Seen
 from topicality.errors import InputError
 
-VERSION = 2
+VERSION = 3
 _SINCE_2: dict[str, Any] = {"alike": 0.0, "likes": 0.0, "kept": None}  # a state of version 1 knows nothing of these
+_SINCE_3: dict[str, Any] = {"felt": None, "window": [], "lately": None}  # nor one of version 2 of these
+_PACKED = frozenset({"running", "kept", "window", "lately"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,6 +32,9 @@ class DriftState:
             of how many. total, weight: their log-odds, summed, and how many. mean: running mean of the probabilities.
         alike, likes: their likeness (`core.drift_change`), summed, and of how many. kept: shape (K, D), int8, directions of
             the last on-topic messages; None before the first.
+        felt: log-odds by the last messages together (`core.drift_window`); None where they cannot be seen, then `odds` count.
+            window: what is remembered of up to three of them, newest first. lately: shape (K, D), int8, directions of the
+            last two, newest last.
         drift_streak, off_topic_streak: messages in a row. armed: whether the next drift raises the alarm.
         since: messages counted since the last alarm; None before the first.
     """
@@ -46,6 +52,9 @@ class DriftState:
     alike: float = 0.0
     likes: float = 0.0
     kept: NDArray[np.int8] | None = None
+    felt: float | None = None
+    window: tuple[Seen, ...] = ()
+    lately: NDArray[np.int8] | None = None
     mean: float | None = None
     drift_streak: int = 0
     off_topic_streak: int = 0
@@ -54,37 +63,42 @@ class DriftState:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; `from_dict` gives the same state, to the last bit."""
-        plain = {
-            entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name not in {"running", "kept"}
-        }
-        running = None if self.running is None else _packed(self.running.astype("<f8"))
-        kept = None if self.kept is None else [_packed(row) for row in self.kept]
-        return {"version": VERSION, **plain, "running": running, "kept": kept}
+        plain = {name: getattr(self, name) for name in _NAMES if name not in _PACKED}
+        running = None if self.running is None else _packed(self.running.astype("<f8", copy=False))
+        kept = None if self.kept is None else _packed(self.kept)
+        lately = None if self.lately is None else _packed(self.lately)
+        window = [list(seen) for seen in self.window]
+        return {"version": VERSION, **plain, "running": running, "kept": kept, "window": window, "lately": lately}
 
     @classmethod
     def from_dict(cls, data: object) -> DriftState:
-        """A state from `to_dict`, also of version 1. Raises InputError: another version, a missing or malformed value."""
-        if not isinstance(data, Mapping) or data.get("version") not in (1, VERSION):
+        """A state from `to_dict`, also of versions 1 and 2. Raises InputError: another one, a missing or malformed value."""
+        if not isinstance(data, Mapping) or data.get("version") not in (1, 2, VERSION):
             raise InputError(f"a drift state of version {VERSION} is needed; start the session afresh")
-        if data["version"] == 1:
-            data = {**_SINCE_2, **data}
-        names = {entry.name for entry in fields(cls)}
-        if set(data) != names | {"version"}:
-            raise InputError(
-                f"a drift state has other entries than expected: {sorted(set(data) ^ (names | {'version'}))}"
-            )
-        values = {name: data[name] for name in names}
-        for name in names - {"running", "kept"}:
-            if not _fits(name, values[name]):
+        if data["version"] != VERSION:
+            data = {**(_SINCE_2 if data["version"] == 1 else {}), **_SINCE_3, **data}
+        if data.keys() != _ENTRIES:
+            raise InputError(f"a drift state has other entries than expected: {sorted(set(data) ^ _ENTRIES)}")
+        values = {name: data[name] for name in _NAMES}
+        for name, value in values.items():
+            if name not in _PACKED and not _fits(name, value):
                 raise InputError(f"a drift state has an unusable value for {name!r}")
         if values["odds"] is not None and not (0 < values["low"] < values["of"] and values["weight"] > 0):
             raise InputError("a drift state has counts that cannot be")
         if values["running"] is not None:
-            values["running"] = _unpacked(values["running"], "<f8").astype(np.float64)
-            values["running"].flags.writeable = False
+            values["running"] = _unpacked(values["running"], "<f8")
+            if not np.isfinite(values["running"]).all():
+                raise InputError("a drift state has an unusable vector")
         if values["kept"] is not None:
-            values["kept"] = _rows(values["kept"], values["running"])
+            values["kept"] = _rows(values["kept"], values["running"], data["version"])
+        if values["lately"] is not None:
+            values["lately"] = _rows(values["lately"], values["running"], VERSION)
+        values["window"] = _window(values["window"], values["lately"])
         return cls(**values)
+
+
+_NAMES = tuple(entry.name for entry in fields(DriftState))
+_ENTRIES = {*_NAMES, "version"}
 
 
 def is_number(value: object) -> TypeGuard[float]:
@@ -106,18 +120,36 @@ def _unpacked(packed: object, kind: str) -> NDArray[Any]:
         array = np.frombuffer(base64.b64decode(str(packed), validate=True), dtype=kind)
     except ValueError as error:
         raise InputError("a drift state has an unusable vector") from error
-    if len(array) == 0 or not np.isfinite(array).all():
+    if len(array) == 0:
         raise InputError("a drift state has an unusable vector")
-    return array
+    return array  # of bytes: nobody can write into it
 
 
-def _rows(packed: object, running: NDArray[np.float64] | None) -> NDArray[np.int8]:
-    rows = [_unpacked(row, "i1") for row in packed] if isinstance(packed, list) else []
-    if not rows or running is None or any(len(row) != len(running) or not row.any() for row in rows):
+def _rows(packed: object, running: NDArray[np.float64] | None, version: int) -> NDArray[np.int8]:
+    """The remembered directions: one text; a list of one for each before version 3."""
+    size = 0 if running is None else len(running)
+    if version < 3:
+        rows = [_unpacked(row, "i1") for row in packed] if isinstance(packed, list) else []
+        packed = _packed(np.concatenate(rows)) if rows and all(len(row) == size for row in rows) else None
+    array = _unpacked(packed, "i1") if isinstance(packed, str) and size else None
+    if array is None or len(array) % size or not array.reshape(-1, size).any(axis=1).all():
         raise InputError("a drift state has remembered messages that cannot be")
-    array = np.array(rows, dtype=np.int8)
-    array.flags.writeable = False
-    return array
+    return array.reshape(-1, size)
+
+
+def _window(given: object, lately: NDArray[np.int8] | None) -> tuple[Seen, ...]:
+    seen: list[Any] = given if isinstance(given, list) else [given]
+    shaped = all(isinstance(one, list) and len(one) == len(Seen._fields) and all(map(is_number, one)) for one in seen)
+    window = tuple(Seen(*one) for one in seen) if shaped else ()
+    directions = 0 if lately is None else len(lately)
+    if (
+        not shaped
+        or len(seen) > LAST
+        or directions != min(len(seen), LAST - 1)
+        or {one.kept for one in window} - {0, 1}
+    ):
+        raise InputError("a drift state has last messages that cannot be")
+    return window
 
 
 def _fits(name: str, value: object) -> bool:
@@ -125,7 +157,7 @@ def _fits(name: str, value: object) -> bool:
         return isinstance(value, str)
     if name == "armed":
         return isinstance(value, bool)
-    if name in {"odds", "mean"}:
+    if name in {"odds", "felt", "mean"}:
         return value is None or is_number(value)
     if name == "since":
         return value is None or (is_count(value) and value >= 0)

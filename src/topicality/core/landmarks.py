@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -106,9 +107,17 @@ class Landmarks:
         scaled = vector / peak
         return np.asarray(scaled / np.sqrt(scaled @ scaled))
 
-    def background_cosine(self, direction: NDArray[np.float64]) -> float:
-        """Cosine, [-1, 1], of a direction, shape (D,), to the nearest background landmark. Cost: O(D · landmarks)."""
-        return float((self._background @ direction).max())
+    def among_background(self, direction: NDArray[np.float64]) -> tuple[float, float]:
+        """Cosine, [-1, 1], of a direction, shape (D,), to the nearest background landmark, and how clearly it is that one.
+
+        Returns:
+            The cosine, and how far it is above the mean of all of them, in their standard deviations.
+        Cost: O(D · landmarks).
+        """
+        cosines = self._background @ direction
+        nearest, mean = float(cosines.max()), float(np.add.reduce(cosines)) / len(cosines)
+        spread = math.sqrt(max(float(cosines @ cosines) / len(cosines) - mean * mean, 0.0))
+        return nearest, (nearest - mean) / max(spread, 1e-6)
 
     def nearest(self, vector: NDArray[np.float64], count: int = 3, *, side: Side | None = None) -> tuple[Heading, ...]:
         """The landmarks nearest to a vector, shape (D,), best first; ties keep the order given.

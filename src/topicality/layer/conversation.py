@@ -151,7 +151,13 @@ class Conversation:
         vector = flow.mean_vector(passage.vector for passage in passages)
         return Judged(message, passages, vector, self._verdict(text, vector, said) if ask else None)
 
-    def keep(self, judged: Judged, *, id: str | None = None, on_block: OnBlock = "fail") -> Turn:  # noqa: A002
+    def keep(
+        self,
+        judged: Judged,
+        *,
+        id: str | None = None,  # noqa: A002 - the house's word for it
+        on_block: OnBlock = "fail",
+    ) -> Turn:
         """The second half of `receive`: drift, topic, and a pending exchange in the store. Encodes nothing."""
         if on_block not in ("fail", "keep"):
             raise ConfigError("unknown choice", key="on_block", got=on_block, accepted="fail, keep")

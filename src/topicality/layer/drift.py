@@ -71,7 +71,7 @@ class DriftTracker:
     Args:
         settings: how drift is decided. landmarks: see `core.drift.step` and `landmarks_of`. space: of the
             vectors.
-        sessions: most that are kept, at least 1; about 8 kB each with vectors of 384.
+        sessions: most that are kept, at least 1; about 9 kB each with vectors of 384.
         clock: seconds. The wall clock by default, not a monotonic one, since a snapshot outlives the process and the
             machine's start; a clock that goes backwards counts as standing still.
         on_evict: called for each session dropped, after the observation, outside the lock.
