@@ -161,7 +161,9 @@ async def closed(port: int, talk: Talk, count: int, *, stream: bool, apart: floa
         line = Line(port)
         await asyncio.sleep(apart * number / AT_ONCE)
         for _ in range(count):
-            status, first, whole, _ = await line.ask("/v1/chat/completions", talk.body(stream=stream), talk.headers(number))
+            status, first, whole, _ = await line.ask(
+                "/v1/chat/completions", talk.body(stream=stream), talk.headers(number)
+            )
             found.failed += status != 200
             found.first.append(first)
             found.whole.append(whole)
