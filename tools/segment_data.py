@@ -27,6 +27,7 @@ BACK = (
     "Back to my earlier question:", "Coming back to what we talked about:", "About the first thing again:",
     "Returning to the earlier subject,", "Going back to before:", "Again about the other matter:",
 )  # fmt: skip
+NEAR = 0.9  # cosine of two dialogues' means from which on one is a copy of the other
 Vectors = Callable[[Sequence[str]], np.ndarray]
 
 
@@ -66,6 +67,16 @@ def tasks(folder: Path, domains: Sequence[str]) -> list[Dialogue]:
         for said in best.values()
         if len(said) >= 3
     ]
+
+
+def everyday() -> list[Dialogue]:
+    """Questions to an assistant on one everyday subject each, written for this project: `segment_chats.txt`."""
+    blocks = (Path(__file__).parent / "segment_chats.txt").read_text("utf-8").strip().split("\n\n")
+    found = []
+    for texts in (block.split("\n") for block in blocks):
+        roles = ["user" if place % 2 == 0 else "agent" for place in range(len(texts))]
+        found.append(Dialogue(texts, roles, [0] * len(texts)))
+    return found
 
 
 def spliced(
@@ -133,43 +144,36 @@ def with_returns(
     count: int,
     seed: int,
     *,
-    pieces: tuple[int, int] = (3, 6),
-    longest: int = 24,
-    cut: bool = False,
-    cued: float = 0.0,
+    pieces: Sequence[int] = (3, 4, 4, 5),
+    longest: tuple[int, int] = (7, 13),
     anywhere: bool = False,
+    cued: float = 0.0,
 ) -> list[Dialogue]:
-    """Three to five dialogues of one topic each; one to three are broken off at a user's turn and taken up again later.
+    """Beginnings of some dialogues of one topic each; one to three are broken off and taken up again after another.
 
-    cut: dialogues end anywhere after their second turn, so that how long a topic has lasted says nothing.
-    anywhere: they are broken off after any turn from the second on, the other side's too.
+    pieces: how many dialogues, equally likely each. longest: turns of each at most, drawn anew: if all were as long, how
+    long a topic has lasted would tell where it ends.
+    anywhere: they are broken off after any turn from the second on; otherwise before a turn of the user.
     cued: share of the changes that are announced ("another thing: …"), as people do and joined dialogues do not.
     """
     rng = np.random.default_rng(seed)
     made = []
     for _ in range(count):
-        number = int(rng.integers(*pieces))
+        number = int(rng.choice(pieces))
         picked = rng.choice(len(pool), number, replace=False)
-        want = int(rng.integers(1, 4))
+        want = int(rng.choice((1, 1, 1, 2, 2, 3))) if number > 1 else 0
         parts: list[list[tuple[int, int, int]]] = []
         for chosen in picked:
-            size = min(len(pool[chosen].texts), longest)
-            if cut and size > 2:
-                size = int(rng.integers(2, size + 1))
-            places = [place for place in range(3, size - 1) if pool[chosen].roles[place] == "user"]
-            if anywhere:
-                places = list(range(2, size - 1))
-            if places and want > 0:
+            size = min(len(pool[chosen].texts), int(rng.integers(longest[0], longest[1] + 1)))
+            parts.append([(int(chosen), 0, size)])
+        for topic in rng.permutation(number)[:want]:
+            chosen, _, size = parts[topic][0]
+            places = [place for place in range(2, size - 1) if anywhere or pool[chosen].roles[place] == "user"]
+            if places:
                 broken = int(rng.choice(places))
-                want -= 1
-                parts.append([(int(chosen), 0, broken), (int(chosen), broken, size)])
-            else:
-                parts.append([(int(chosen), 0, size)])
-        order: list[tuple[int, tuple[int, int, int]]] = []
-        later = []
-        for topic in rng.permutation(number):
-            order.append((int(topic), parts[topic][0]))
-            later += [(int(topic), part) for part in parts[topic][1:]]
+                parts[topic] = [(chosen, 0, broken), (chosen, broken, size)]
+        order = [(int(topic), parts[topic][0]) for topic in rng.permutation(number)]
+        later = [(topic, part) for topic in range(number) for part in parts[topic][1:]]
         for topic, part in later:
             at = next(place for place, (other, _) in enumerate(order) if other == topic)
             spots = list(range(at + 2, len(order) + 1))
@@ -213,3 +217,30 @@ def clusters(dialogues: list[Dialogue], vectors: Vectors, folds: int, groups: in
         load[lightest] += size
         fold[group == number] = lightest
     return fold
+
+
+def given_returns(
+    folder: Path, pool: list[Dialogue], vectors: Vectors, count: int = 60
+) -> tuple[list[Dialogue], set[int]]:
+    """Some of the given dialogues with returns, and which dialogues of the pool must not be learned from then.
+
+    Those are the ones that share a user's turn of six words or more with them (what they were made from, and copies of
+    it), and near duplicates of those.
+    """
+    rows = lines(folder / "segment" / "return_synth_superseg.val.jsonl")
+    picked = [rows[place] for place in np.random.default_rng(11).choice(len(rows), count, replace=False)]
+    said = {t["text"] for row in picked for t in row["turns"] if t["role"] == "user" and len(t["text"].split()) >= 6}
+    sources = [
+        place
+        for place, each in enumerate(pool)
+        if any(role == "user" and text in said for text, role in zip(each.texts, each.roles, strict=True))
+    ]
+    means = np.stack([vectors(each.texts[:10]).mean(axis=0) for each in pool])
+    means -= means.mean(axis=0)
+    means /= np.linalg.norm(means, axis=1, keepdims=True)
+    near = np.flatnonzero(((means @ means[sources].T) > NEAR).any(axis=1))
+    given = [
+        Dialogue([t["text"] for t in row["turns"]], [t["role"] for t in row["turns"]], row["boundaries"], row["topic"])
+        for row in picked
+    ]
+    return given, {*sources, *near.tolist()}

@@ -7,11 +7,12 @@
     python tools/train_segment.py DATA_DIR            # learn on everything, write
     python tools/train_segment.py DATA_DIR --dry      # learn four times without a quarter of it, report on that quarter
     python tools/train_segment.py DATA_DIR --dry --folds 1 --cache vectors.npz   # the second quarter
+    python tools/train_segment.py DATA_DIR --dry --returns     # learn without some given returns, report on those
 
-Learned on: TIAGE (train, val), SuperDialseg (val), joined task dialogues of Schema-Guided Dialogue (train), and for talk
-of several people the Ubuntu IRC disentanglement set (dev). Held out together: near-duplicate dialogues of SuperDialseg,
-whole services of Schema-Guided Dialogue. Only weights are kept. Deterministic; fifteen minutes on one core, four of
-them encoding (kept in --cache).
+Learned on: TIAGE (train, val), SuperDialseg (val), joined task dialogues of Schema-Guided Dialogue (train), questions to an
+assistant written for this project (`segment_chats.txt`), and for talk of several people the Ubuntu IRC disentanglement
+set (dev). Held out together: near-duplicate dialogues of SuperDialseg, whole services of Schema-Guided Dialogue. Only
+weights are kept. Deterministic; fifteen minutes on one core, four of them encoding (kept in --cache).
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from segment_data import (
     DOMAINS,
     Dialogue,
     clusters,
+    everyday,
+    given_returns,
     gold,
     lines,
     spliced,
@@ -35,15 +38,14 @@ from segment_data import (
     tasks,
     with_returns,
 )  # fmt: skip
-from segment_fit import Shape, fit_link, fit_phrases, fit_probes, fit_subjects, train_net
+from segment_fit import fit_link, fit_phrases, fit_probes, fit_subjects, train_net
+from segment_topics import Read, learn_topics
 
-from topicality.core.segment.assign import evidence, rows_for_heads
-from topicality.core.segment.features import AHEAD, CAUSAL, STYLE, Features, Row
+from topicality.core.segment.features import AHEAD, CAUSAL, STYLE
 from topicality.core.segment.heads import GRANULARITIES, MOMENTS, Heads, Net, Settings, packed
 from topicality.core.segment.offline import read_rows
-from topicality.core.segment.topics import Topics
 from topicality.embed.minilm import MiniLmEmbedder
-from topicality.layer.evaluate_segment import LabelledDialogue, evaluate_dialogues
+from topicality.layer.evaluate_segment import MODES, LabelledDialogue, evaluate_dialogues
 from topicality.types import Message
 from topicality.vectors import unit
 
@@ -55,15 +57,14 @@ MIX = {
     "coarse": {"chat coarse": 0.7, "help coarse": 0.7, "task": 1.0},
     "fine": {"chat": 1.0, "help": 1.0, "chat joined": 0.3, "help joined": 0.3},
 }
-STYLES = (0.5, 0.3, 0.2)  # of dialogues about documents, of tasks and of chats in what a change of topic is
 SETTINGS = Settings(
     boundary={"coarse": 0.44, "balanced": 0.4, "fine": 0.38},
     switch={
-        "coarse": {"once": 0.65, "confirmed": 0.6},
-        "balanced": {"once": 0.55, "confirmed": 0.5},
-        "fine": {"once": 0.45, "confirmed": 0.4},
+        "coarse": {"once": 0.6, "confirmed": 0.6},
+        "balanced": {"once": 0.5, "confirmed": 0.5},
+        "fine": {"once": 0.4, "confirmed": 0.4},
     },
-    returning={"once": 0.55, "confirmed": 0.65},
+    returning={"once": 0.6, "confirmed": 0.65},
 )
 
 
@@ -101,26 +102,25 @@ class Data:
     chat: list[Dialogue]  # TIAGE
     help: list[Dialogue]  # SuperDialseg
     domains: list[str]
+    asked: list[Dialogue]  # everyday questions
 
 
-@dataclass
-class Read:
-    """A dialogue as the package reads it: rows, and the features of each moment."""
-
-    dialogue: Dialogue
-    rows: list[Row]
-    features: dict[str, np.ndarray]
-
-
-def readings(chat: list[Dialogue], helping: list[Dialogue], own: list[Dialogue], seed: int, encode: Encoder) -> Heads:
+def readings(
+    chat: list[Dialogue],
+    helping: list[Dialogue],
+    own: list[Dialogue],
+    asked: list[Dialogue],
+    seed: int,
+    encode: Encoder,
+) -> Heads:
     """Heads with the linear readings learned, and without the networks."""
-    joined = spliced(chat, 150, seed + 20) + spliced(helping, 150, seed + 21)
+    joined = spliced(chat, 150, seed + 20) + spliced(helping, 150, seed + 21) + spliced(asked, 150, seed + 22)
     styles = [chat, helping, task_splices(own, 300, seed), joined]
     return Heads(
         encode.model.space,
         fit_probes(styles, encode),
         fit_phrases(styles),
-        fit_subjects([chat, helping, own], encode),
+        fit_subjects([chat, helping, own, asked], encode),
         {}, {}, {}, None, SETTINGS,  # type: ignore[arg-type]  # filled in below
     )  # fmt: skip
 
@@ -132,68 +132,6 @@ def read(dialogue: Dialogue, heads: Heads, encode: Encoder) -> Read:
     middle = len(CAUSAL) + len(AHEAD)
     once = np.concatenate([known[:, : len(CAUSAL)], known[:, middle : middle + STYLE]], axis=1)
     return Read(dialogue, rows, {"once": once, "confirmed": known, "offline": whole})
-
-
-def topic_rows(
-    each: Read, moment: str, run: tuple[Net, Net, float, float] | None
-) -> tuple[list[Features], list[int], list[Features], list[int]]:
-    """What the switch and the return head see along a dialogue, with what would be right.
-
-    Without `run` the topics are the gold ones. With (switch head, return head, two thresholds) they are the segmenter's
-    own, and right is read off what most of each topic is: a step of DAgger (Ross et al. 2011).
-    """
-    ahead = moment == "confirmed"
-    features, rows, told = each.features[moment], each.rows, each.dialogue.topics
-    topics = Topics(len(rows[0].subject), 64)
-    content: dict[int, dict[int, int]] = {}
-    switch: list[Features] = []
-    leaves: list[int] = []
-    returns: list[Features] = []
-    right: list[int] = []
-
-    def mostly(slot: int) -> int:
-        return max(content[slot], key=lambda topic: content[slot][topic])
-
-    for index, row in enumerate(rows):
-        slot: int | None = None
-        if index:
-            following = rows[index + 1] if index + 1 < len(rows) else None
-            found = evidence(topics, row, index)
-            wide, narrow = rows_for_heads(topics, found, features[index].tolist(), following, ahead=ahead)
-            slots = found.view.others[: len(narrow)].tolist()
-            leaves.append(int(mostly(topics.current) != told[index]))
-            switch.append(wide)
-            if leaves[-1]:
-                returns += narrow
-                right += [int(mostly(candidate) == told[index]) for candidate in slots]
-            if run is None:
-                slot = next((s for s in content if mostly(s) == told[index]), None)
-            else:
-                leave, back, least, sure = run
-                slot = topics.current
-                if not row.cues.acknowledges and leave.one(wide) >= least:
-                    scores = back(np.array(narrow, np.float32)) if narrow else np.zeros(1)
-                    slot = slots[int(scores.argmax())] if scores.max() >= sure else None
-        topics.place(slot, row.subject, row.cues, row.words, index)
-        counts = content.setdefault(topics.current, {})
-        counts[told[index]] = counts.get(told[index], 0) + 1
-    return switch, leaves, returns, right
-
-
-def fit_topics(
-    found: list[tuple[list[Features], list[int], list[Features], list[int]]], styles: Sequence[int], epochs: int = 15
-) -> tuple[Net, Net]:
-    """The switch and the return head. Each style of talk counts with its share, however many rows it has."""
-    wide, leaves, narrow, right = ([value for part in found for value in part[k]] for k in range(4))
-    one, two = (
-        np.concatenate([np.full(len(part[k]), style) for part, style in zip(found, styles, strict=True)]).astype(int)
-        for k in (1, 3)
-    )
-    one, two = ((np.array(STYLES) / np.bincount(rows, minlength=len(STYLES)))[rows] for rows in (one, two))
-    return (
-        train_net(np.array(wide, np.float32), np.array(leaves), one, Shape(bags=4, epochs=epochs, batch=512)),
-        train_net(np.array(narrow, np.float32), np.array(right), two, Shape(hidden=16, epochs=20, drop=0.1)),
-    )
 
 
 def fit_boundaries(
@@ -224,9 +162,10 @@ def train(data: Data, folder: Path, encode: Encoder, log: bool = True) -> Heads:
     returning: list[tuple[int, Read]] = []
     for number in range(PARTS):
         own, others = (tasks(folder, part(data.domains, number, inside)) for inside in (True, False))
-        chat, helping = part(data.chat, number, True), part(data.help, number, True)
+        chat, helping, asked = (part(of, number, True) for of in (data.chat, data.help, data.asked))
         seed = 1000 * number + 7
-        heads = readings(part(data.chat, number, False), part(data.help, number, False), others, seed, encode)
+        rest = [part(of, number, False) for of in (data.chat, data.help)]
+        heads = readings(*rest, others, part(data.asked, number, False), seed, encode)
         sets = {
             "chat": chat,
             "help": helping,
@@ -243,16 +182,14 @@ def train(data: Data, folder: Path, encode: Encoder, log: bool = True) -> Heads:
                     rows.setdefault(name, {}).setdefault(moment, []).append(seen.features[moment][1:])
                 marks.setdefault(name, []).append(np.array(each.marks[1:]))
         groups = [
-            with_returns(helping, 150, seed + 8)
-            + with_returns(helping, 45, seed + 12, cut=True, cued=0.5)
-            + with_returns(helping, 100, seed + 14, longest=8, anywhere=True)
-            + with_returns(helping, 200, seed + 15, longest=12, anywhere=True),
-            with_returns(own, 60, seed + 9, longest=14)
-            + with_returns(own, 60, seed + 13, cut=True, cued=0.5)
-            + with_returns(own, 60, seed + 16, longest=10, anywhere=True),
-            with_returns(chat, 30, seed + 10)
-            + with_returns(chat, 40, seed + 11, cut=True, cued=0.5)
-            + with_returns(chat, 40, seed + 17, longest=10, anywhere=True),
+            with_returns(helping, 300, seed + 8)
+            + with_returns(helping, 150, seed + 9, longest=(3, 14), anywhere=True, cued=0.2),
+            with_returns(own, 90, seed + 10)
+            + with_returns(own, 90, seed + 11, longest=(2, 14), anywhere=True, cued=0.3),
+            with_returns(chat, 55, seed + 12)
+            + with_returns(chat, 55, seed + 13, longest=(2, 14), anywhere=True, cued=0.3),
+            with_returns(asked, 120, seed + 14, pieces=(2, 3, 3, 4, 5), longest=(2, 10), cued=0.15)
+            + with_returns(asked, 40, seed + 15, pieces=(1, 2), longest=(3, 10), cued=0.3),
         ]
         encode.learn([text for made in groups for each in made for text in each.texts])
         for group, made in enumerate(groups):
@@ -264,22 +201,11 @@ def train(data: Data, folder: Path, encode: Encoder, log: bool = True) -> Heads:
         print(f"  boundaries ({time.monotonic() - begun:.0f} s)", flush=True)
     switch, back = {}, {}
     for moment in MOMENTS[:2]:
-        styles = [group for group, _ in returning]
-        found = [topic_rows(each, moment, None) for _, each in returning]
-        leave, turn = fit_topics(found, styles, 10)
-        rng = np.random.default_rng(5)
-        for _ in range(2):
-            found += [
-                topic_rows(each, moment, (leave, turn, rng.uniform(0.45, 0.75), rng.uniform(0.4, 0.65)))
-                for _, each in returning
-            ]
-            styles += [group for group, _ in returning]
-            leave, turn = fit_topics(found, styles)
-        switch[moment], back[moment] = leave, turn
+        switch[moment], back[moment] = learn_topics(returning, moment)
     if log:
         print(f"  topics ({time.monotonic() - begun:.0f} s)", flush=True)
     link = fit_link(lines(folder / "segment" / "irc_ubuntu.dev.jsonl"), encode)
-    heads = readings(data.chat, data.help, tasks(folder, data.domains), 3, encode)
+    heads = readings(data.chat, data.help, tasks(folder, data.domains), data.asked, 3, encode)
     return replace(heads, boundary=boundary, switch=switch, returning=back, link=link)
 
 
@@ -303,6 +229,7 @@ def held_out(data: Data, folder: Path, encode: Encoder, folds: Sequence[int]) ->
             [each for place, each in enumerate(data.chat) if place % FOLDS != fold],
             [each for place, each in enumerate(data.help) if of_help[place] != fold],
             [name for place, name in enumerate(data.domains) if place % FOLDS != fold],
+            data.asked,
         )
         heads = train(kept, folder, encode)
         helping = [each for place, each in enumerate(data.help) if of_help[place] == fold]
@@ -311,17 +238,33 @@ def held_out(data: Data, folder: Path, encode: Encoder, folds: Sequence[int]) ->
             "TIAGE": [each for place, each in enumerate(data.chat) if place % FOLDS == fold],
             "SuperDialseg": helping,
             "SGD joined": task_splices(own, 80, 7 + 10 * fold),
-            "returns": with_returns(helping, 120, 400 + fold, longest=16),
-            "short returns": with_returns(helping, 120, 500 + fold, longest=10, anywhere=True),
+            "returns": with_returns(helping, 120, 400 + fold, longest=(10, 10)),
         }
-        for name, dialogues in sets.items():
-            for mode in ("online", "confirmed", "offline"):
-                report = evaluate_dialogues(labelled(dialogues), encode, heads, mode=mode)
-                figures.setdefault((name, mode), []).append(report)
+        measure(sets, heads, encode, figures)
         print(f"quarter {fold}", flush=True)
         show({key: reports[-1:] for key, reports in figures.items()})
     print("mean of folds")
     show(figures)
+
+
+def held_out_returns(data: Data, folder: Path, encode: Encoder) -> None:
+    """Learn without what some of the given returns were made from; measure on those, and on more made of what is left."""
+    given, without = given_returns(folder, data.help, encode)
+    kept = replace(data, help=[each for place, each in enumerate(data.help) if place not in without])
+    left = [each for place, each in enumerate(data.help) if place in without]
+    print(f"learned from {len(kept.help)} of {len(data.help)} dialogues of SuperDialseg", flush=True)
+    figures: dict[tuple[str, str], list[dict]] = {}
+    sets = {"given": given, "made alike": with_returns(left, 400, 77, longest=(10, 10))}
+    measure(sets, train(kept, folder, encode), encode, figures)
+    show(figures)
+
+
+def measure(
+    sets: dict[str, list[Dialogue]], heads: Heads, encode: Encoder, into: dict[tuple[str, str], list[dict]]
+) -> None:
+    for name, dialogues in sets.items():
+        for mode in MODES:
+            into.setdefault((name, mode), []).append(evaluate_dialogues(labelled(dialogues), encode, heads, mode=mode))
 
 
 def show(figures: dict[tuple[str, str], list[dict]]) -> None:
@@ -351,20 +294,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("--dry", action="store_true", help="report held-out figures instead of writing")
+    parser.add_argument("--returns", action="store_true", help="with --dry: hold out some of the given returns instead")
     parser.add_argument(
         "--folds", type=int, nargs="+", default=range(FOLDS), help="quarters to hold out in turn, from 0"
     )
     parser.add_argument("--cache", type=Path, help="keep vectors here (.npz)")
     options = parser.parse_args()
     folder, encode = options.data, Encoder(options.cache)
-    data = Data(gold(folder, "tiage.train") + gold(folder, "tiage.val"), gold(folder, "superseg.val"), list(DOMAINS))
+    data = Data(
+        gold(folder, "tiage.train") + gold(folder, "tiage.val"), gold(folder, "superseg.val"), list(DOMAINS), everyday()
+    )
     talks = lines(folder / "segment" / "irc_ubuntu.dev.jsonl")
     encode.learn(
-        [text for each in [*data.chat, *data.help, *tasks(folder, DOMAINS)] for text in each.texts]
+        [text for each in [*data.chat, *data.help, *data.asked, *tasks(folder, DOMAINS)] for text in each.texts]
         + [turn["text"] for talk in talks for turn in talk["turns"]]
     )
     if options.dry:
-        held_out(data, folder, encode, options.folds)
+        if options.returns:
+            held_out_returns(data, folder, encode)
+        else:
+            held_out(data, folder, encode, options.folds)
         return
     heads = train(data, folder, encode)
     write(heads)
@@ -382,6 +331,7 @@ def write(heads: Heads) -> None:
             "TIAGE train and val": "MIT; 400 chats, labelled by people",
             "SuperDialseg val": "Apache-2.0; 1,322 dialogues about documents, without the last turn",
             "Schema-Guided Dialogue train": "CC BY-SA 4.0; task dialogues of 15 services, joined: boundaries for free",
+            "everyday questions": "written for this project; 71 short dialogues",
             "Ubuntu IRC disentanglement dev": "CC BY 4.0; ten files, for talk of several people",
         },
         "settings": {
