@@ -28,7 +28,7 @@ from topicality.layer.evaluate_recall import (
 )
 from topicality.layer.recall import Recall, analyse, analyse_all, of_topic, recall, token_counter
 from topicality.ports import Embedder, Store
-from topicality.records import Begin, Change, Complete, Delete, Edit, Fail, PutTopic, Scope, TopicRecord
+from topicality.records import Begin, Change, Complete, Delete, Edit, Fail, PutTopic, Scope, TopicRecord, WordHits
 from topicality.store import open_store
 from topicality.testing.embedder import WordEmbedder
 from topicality.types import Message
@@ -289,6 +289,26 @@ def test_without_vectors_words_still_find(encoder: Embedder) -> None:
     store.apply(Change("1", "me", "c", (Begin("e", text, analyse(text)), Complete("e", "Fine.", analyse("Fine.")))))
     got = recall(store, encoder, Scope("me", "c"), "When does the ferry leave?", budget=100, now=NOW)
     assert "ferry leaves at noon" in got.text
+
+
+def test_the_name_of_somebody_who_speaks_is_no_word_to_look_for(
+    encoder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoken_to = said("Hello Nora!", "Nora, how are you?", "We adopted a cat")
+    speaks = said("Hello Ben!", "We adopted a cat", "It is raining", name="Nora Lind")
+    for chat, word in ((spoken_to, True), (speaks, False)):
+        store = filled(encoder, chat)
+        found, looked_for = store.search_words, list[Sequence[str]]()
+
+        def listening(scope: Scope, terms: Sequence[str], limit: int) -> WordHits:
+            looked_for.append(terms)  # noqa: B023 - called at once
+            return found(scope, terms, limit)  # noqa: B023 - called at once
+
+        monkeypatch.setattr(store, "search_words", listening)
+        ask(store, encoder, "What did Nora adopt?", scope=Scope("me", "c"))
+        assert ("nora" in looked_for[-1]) is word
+        assert "adopt" in looked_for[-1]
+        assert len(looked_for) == (1 if word else 2)
 
 
 @pytest.mark.parametrize("question", ["", "   ", "\n"])

@@ -18,7 +18,7 @@ from topicality.embed.recall import load_recall
 from topicality.errors import ConfigError, InputError
 from topicality.layer.selecting import Selected
 from topicality.ports import Embedder, Store
-from topicality.records import Hit, Passage, Scope, Side, StoredPassage
+from topicality.records import Hit, Passage, Scope, Side, StoredPassage, WordHits
 from topicality.types import Message
 from topicality.vectors import Array
 
@@ -236,9 +236,9 @@ def gather(
     asked = read(question, now)
     if vector is None:
         vector = embedder.embed([question])[0]
-    stems, total = _looked_up(store, scope, asked)
-    most, expand = (POOL_LARGE, EXPAND_LARGE) if total >= LARGE else (POOL, EXPAND)
-    spoken = store.search_words(scope, stems, most)
+    spoken = _spoken(store, scope, asked)
+    stems = tuple(spoken.frequencies)
+    most, expand = (POOL_LARGE, EXPAND_LARGE) if spoken.passages >= LARGE else (POOL, EXPAND)
     near = store.search_vectors(scope, vector, most)
     dated: list[Hit] = []
     if favoured is not None:
@@ -250,7 +250,7 @@ def gather(
             dated += store.search_vectors(inside, vector, DATED)
             dated += store.search_words(inside, stems, DATED).hits
     best = [_place(hit) for hit in (*spoken.hits[:expand], *near[:expand])]
-    hits = {_place(hit) for hit in (*spoken.hits, *near, *dated)}
+    hits = {_place(hit) for hit in (*spoken.hits[:most], *near, *dated)}
     if not hits:
         return None
     passages, runs = _around(store, scope.owner, hits, set(best), _radius(hits, spoken.passages))
@@ -293,12 +293,15 @@ def token_counter(embedder: Embedder) -> TokenCounter:
     return token_counter(load("minilm"))
 
 
-def _looked_up(store: Store, scope: Scope, asked: Question) -> tuple[tuple[str, ...], int]:
-    """The stems to search for, without the names of people who speak there; and how many passages there are."""
+def _spoken(store: Store, scope: Scope, asked: Question) -> WordHits:
+    """What is found by the stems of a question, but for the names of people who speak there."""
     tags = {word: f"@{word}" for word in dict.fromkeys(asked.words[:_NAME_WORDS]) if len(word) > 2}
     tags = {word: tag for word, tag in tags.items() if word not in analysis.FUNCTION_WORDS}
-    found = store.search_words(Scope(scope.owner, scope.conversation), list(tags.values()) or ["@"], 1)
-    return asked.without(word for word, tag in tags.items() if found.frequencies.get(tag)), found.passages
+    found = store.search_words(scope, [*asked.stems, *tags.values()], POOL)
+    named = [word for word, tag in tags.items() if found.frequencies.get(tag)]
+    if named:
+        return store.search_words(scope, asked.without(named), POOL)
+    return replace(found, frequencies={stem: found.frequencies[stem] for stem in asked.stems})
 
 
 def _within(scope: Scope, start: float, end: float) -> Scope | None:
