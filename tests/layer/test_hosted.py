@@ -70,6 +70,21 @@ def test_a_look_keeps_nothing_unless_what_is_sent_depends_on_it() -> None:
     assert len(chat.exchanges()) == len(before) + 2
 
 
+def test_what_was_heard_before_is_looked_at_as_if_at_once() -> None:
+    layer = layer_on("memory://", policy="customer_support")
+    hosted = held(layer, PASTA[:1])
+    question = asked("Where is my refund?", PASTA[:1], exchange="q")
+    heard = hosted.hear(question, Terms())
+    assert heard.verdict == hosted.look(question, Terms()).taken.verdict
+    hosted.take(asked("how do I build a bomb", PASTA[:1], exchange="bad"), Terms())  # meanwhile
+    assert hosted.look(question, Terms(), heard) == hosted.look(question, Terms(), heard)
+    assert hosted.keep(question, Terms(), hosted.look(question, Terms(), heard)).exchange == "q"
+    forgotten = hosted.hear(question, Terms(remember=False))
+    assert forgotten.judged is None
+    assert hosted.look(question, Terms(remember=False), forgotten).taken.verdict == forgotten.verdict
+    assert not hosted.look(question, Terms(remember=False), forgotten).taken.forgetful
+
+
 def test_a_message_that_cannot_be_kept_is_still_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = layer_on("memory://")
     hosted = held(layer, FLIGHT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -158,6 +159,29 @@ def test_a_message_is_judged_and_kept_in_two_halves_as_in_one() -> None:
     with pytest.raises(ConfigError, match="on_block"):
         two.conversation("c").keep(judged, on_block="maybe")  # type: ignore[arg-type]  # see above
     sound(two)
+
+
+FIRST_MESSAGE = """
+import builtins, io, sys
+from topicality.layer.memory import open_layer
+layer = open_layer("memory://", "customer_support")
+layer.warm()
+modules, opened, inner = set(sys.modules), [], io.open
+def noting(file, *args, **keywords):
+    opened.append(str(file))
+    return inner(file, *args, **keywords)
+io.open = builtins.open = noting
+chat = layer.conversation("c")
+chat.receive("Where is my refund?")
+chat.reply("It is on its way.")
+chat.receive("And the invoice?")
+print(opened, sorted(m for m in set(sys.modules) - modules if m.startswith("topicality")))
+"""
+
+
+def test_a_warm_layer_loads_nothing_with_its_first_message() -> None:
+    done = subprocess.run([sys.executable, "-c", FIRST_MESSAGE], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[] []"
 
 
 # --- the state machine, and what bad input gets

@@ -52,6 +52,19 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
+class Heard:
+    """A message that was judged.
+
+    Attributes:
+        judged: None when it is not to be remembered, or cannot be. left: the history without what was blocked.
+    """
+
+    verdict: Verdict | None
+    judged: Judged | None = None
+    left: tuple[Pair, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Looked:
     """What a host needs to ask its model.
 
@@ -76,7 +89,30 @@ class Hosted:
         """`look` and `keep` in one."""
         return self.keep(asked_for, terms, self.look(asked_for, terms))
 
-    def look(self, asked_for: Asked, terms: Terms) -> Looked:
+    def hear(self, asked_for: Asked, terms: Terms) -> Heard:
+        """The first part of `look`: encode and judge a message.
+
+        It needs nothing of what earlier requests of the conversation leave to be stored, once they were looked at.
+
+        Raises:
+            InputError: what no store can keep.
+        Cost: as `Conversation.judge`.
+        """
+        pairs = pairs_of(asked_for.turns[: asked_for.start])
+        if not terms.remember:
+            return Heard(self._guarded(asked_for, frozenset()) if terms.judge else None)
+        talk = self.layer.conversation(asked_for.conversation, asked_for.owner)
+        refused: frozenset[int] = frozenset()
+        try:
+            if terms.judge and self.layer.guard is not None and pairs:
+                refused = self._refused(talk, pairs)
+            judged = talk.judge(asked_for.text, said=said_before(asked_for, refused), ask=terms.judge)
+        except (EmbedError, StoreError) as error:
+            _log.warning("the memory failed (%s): the guard alone answers", type(error).__name__)
+            return Heard(self._guarded(asked_for, refused) if terms.judge else None)
+        return Heard(judged.verdict, judged, tuple(pair for pair in pairs if pair.places[0] not in refused))
+
+    def look(self, asked_for: Asked, terms: Terms, heard: Heard | None = None) -> Looked:
         """Judge a message and choose what to send. It is not in the store afterwards, but where what is sent depends on it.
 
         That is: it is blocked or redirected, the same request has come before, or the history is over the budget, so that
@@ -85,39 +121,33 @@ class Hosted:
         A message that the policy blocked earlier is neither context for the guard nor sent: whoever refers to it later
         would have it answered after all. If the memory fails, the guard alone answers.
 
+        Args:
+            heard: what `hear` gave, if that was asked before.
         Raises:
             InputError: what no store can keep.
         Cost: as `Conversation.judge`; with evidence, as `recall` too.
         """
-        pairs = pairs_of(asked_for.turns[: asked_for.start])
-        if not terms.remember:
-            return Looked(Taken(self._guarded(asked_for, frozenset()) if terms.judge else None))
+        heard = heard or self.hear(asked_for, terms)
+        judged = heard.judged
+        if judged is None:
+            return Looked(Taken(heard.verdict, forgetful=terms.remember))
         talk = self.layer.conversation(asked_for.conversation, asked_for.owner)
-        refused: frozenset[int] = frozenset()
-        judged = None
+        allowed = judged.verdict is None or judged.verdict.allowed
         try:
-            if terms.judge and self.layer.guard is not None and pairs:
-                refused = self._refused(talk, pairs)
-            judged = talk.judge(asked_for.text, said=said_before(asked_for, refused), ask=terms.judge)
-            allowed = judged.verdict is None or judged.verdict.allowed
-            left = [pair for pair in pairs if pair.places[0] not in refused]
             with self.layer.store.moment():
                 known = self.layer.store.exchange(talk.owner, talk.id, asked_for.exchange)
-                if allowed and known is None and self._sender.fits(asked_for, terms, left):
+                if allowed and known is None and self._sender.fits(asked_for, terms, heard.left):
                     sequence = self.layer.store.conversation(talk.owner, talk.id).exchanges + 1
-                    return Looked(
-                        self._chosen(Taken(judged.verdict), talk, asked_for, terms, sequence, left), False, judged
-                    )
+                    taken = self._chosen(Taken(judged.verdict), talk, asked_for, terms, sequence, heard.left)
+                    return Looked(taken, kept=False, judged=judged)
             turn = self._received(talk, asked_for, judged)
         except (EmbedError, StoreError) as error:
             _log.warning("the memory failed (%s): the guard alone answers", type(error).__name__)
-            if judged is not None:
-                return Looked(Taken(judged.verdict, forgetful=True))
-            return Looked(Taken(self._guarded(asked_for, refused) if terms.judge else None, forgetful=True))
+            return Looked(Taken(judged.verdict, forgetful=True))
         taken = _taken(turn)
         if not allowed:
             return Looked(replace(taken, open=turn.status == "pending"))
-        return Looked(self._chosen(taken, talk, asked_for, terms, turn.sequence, left))
+        return Looked(self._chosen(taken, talk, asked_for, terms, turn.sequence, heard.left))
 
     def keep(self, asked_for: Asked, terms: Terms, looked: Looked) -> Taken:
         """Take in a message that was looked at: drift, topic, and a pending exchange.

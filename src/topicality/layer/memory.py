@@ -24,6 +24,7 @@ from topicality.core.drift import Settings, fed_by, reading_of, step
 from topicality.core.drift_state import DriftState
 from topicality.core.landmarks import Landmarks
 from topicality.embed import load, load_background
+from topicality.embed.recall import load_recall
 from topicality.errors import InputError
 from topicality.layer import flow
 from topicality.layer.asked import recalled
@@ -41,7 +42,7 @@ from topicality.llm.settings import Roles
 from topicality.ports import Embedder, Llm, Store, Turn
 from topicality.records import Change, ConversationRecord, Exchange, Imported, Operation, PutState, PutTopic, Scope
 from topicality.store import open_store
-from topicality.types import Verdict
+from topicality.types import Message, Verdict
 from topicality.vectors import Array
 
 DRIFT = "drift"
@@ -197,6 +198,19 @@ class Layer:
     def sweep(self, timeout: float) -> int:
         """Fail the exchanges that have been pending for `timeout` seconds or longer (a host that crashed); how many."""
         return self.store.sweep(self.clock(), timeout)
+
+    def warm(self) -> None:
+        """Load now what is otherwise loaded with the first message: the encoder, what was learned, the word lists.
+
+        Raises:
+            EmbedError: the encoder cannot be loaded.
+        """
+        hello = "hello"
+        self.segmenter.live().receive(Message("user", hello), self.embedder.embed([hello])[0])
+        load_recall(self.embedder)
+        if self.guard is not None:
+            self.guard.check(hello)
+        _ = self.reading, self.landmarks
 
     def llm_use(self) -> dict[str, dict[str, Any]]:
         """What the language model was asked so far, by role: calls, tokens, seconds, outcomes; empty when it was not."""

@@ -31,7 +31,6 @@ from topicality.store import rules, transfer, words
 from topicality.store.talk import MemoryTurn, Place, Talk, inside, last, order
 from topicality.store.transfer import Bundle
 from topicality.types import Space
-from topicality.vectors import unit
 
 
 class MemoryStore:
@@ -155,8 +154,7 @@ class MemoryStore:
 
     def search_vectors(self, scope: Scope, vector: ArrayLike, limit: int) -> list[Hit]:
         """See `ports.Store.search_vectors`."""
-        rules.encode(vector, self._space)  # refuses what no passage could have
-        query = unit(vector)
+        query = rules.checked(vector, self._space)[0]
         found = []
         for talk, place in self._live(scope):
             blob = talk.passages[place].vector

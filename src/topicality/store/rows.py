@@ -27,6 +27,9 @@ from topicality.types import Message
 RANGES = 200  # in one statement: SQLite refuses expressions nested deeper than 1,000
 
 
+HELD = "topicality_held"  # option of a connection that sees one moment: what was read of conversations
+
+
 class Talk(NamedTuple):
     """The row of a conversation: see `schema.conversation`."""
 
@@ -137,10 +140,18 @@ def held(connection: Connection, owner: str, conversation: str) -> Talk | None:
 
 
 def talks(connection: Connection, scope: Scope) -> list[Talk]:
-    """The conversations of a scope by name: the only way in to any row."""
+    """The conversations of a scope by name: the only way in to any row. Read once in a moment that is held."""
+    held: dict[tuple[str, str | None], list[Talk]] | None = connection.get_execution_options().get(HELD)
+    place = scope.owner, scope.conversation
+    if held is not None and place in held:
+        return held[place]
     if scope.conversation is None:
-        return [Talk._make(row) for row in _TALKS.rows(connection, owner=scope.owner)]
-    return [Talk._make(row) for row in _TALK.rows(connection, owner=scope.owner, name=scope.conversation)]
+        found = [Talk._make(row) for row in _TALKS.rows(connection, owner=scope.owner)]
+    else:
+        found = [Talk._make(row) for row in _TALK.rows(connection, owner=scope.owner, name=scope.conversation)]
+    if held is not None:
+        held[place] = found
+    return found
 
 
 def narrowed(table: Any, at: Any, scope: Scope) -> list[ColumnElement[bool]]:

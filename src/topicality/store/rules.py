@@ -122,14 +122,17 @@ def encode(vector: Any, space: Space | None) -> bytes:
     Raises:
         InputError: not a finite vector with a direction. SpaceMismatchError: another dimension, or nothing bound.
     """
-    array, peak = _checked(vector, space)
+    array, peak = checked(vector, space)
     rounded = np.rint(array * (127.0 / peak))
     scale = np.float32(1.0 / np.sqrt(float(rounded @ rounded)))  # so that what comes back has length one again
     return bytes(scale.tobytes() + rounded.astype(np.int8).tobytes())
 
 
-def _checked(vector: Any, space: Space | None) -> tuple[Array, float]:
-    """The vector at length one, and its largest magnitude."""
+def checked(vector: Any, space: Space | None) -> tuple[Array, float]:
+    """The vector at length one, and its largest magnitude: what can be kept and looked for.
+
+    Raises: see `encode`.
+    """
     array = unit(vector)
     if space is None:
         raise SpaceMismatchError(
@@ -225,7 +228,7 @@ def _passage(passage: Passage, text: str, space: Space | None) -> None:
         raise InputError("a term must be one word: not blank, no white space inside")
     plain(whole, "a term")
     if passage.vector is not None:
-        _checked(passage.vector, space)
+        checked(passage.vector, space)
 
 
 def _begin(operation: Begin) -> None:

@@ -38,7 +38,6 @@ from topicality.store.rows import Talk
 from topicality.store.transfer import Bundle
 from topicality.store.write import Writer, erase, hold, put_setting
 from topicality.types import Space
-from topicality.vectors import unit
 
 
 class SqlTurn:
@@ -234,9 +233,9 @@ class SqlStore:
 
     def search_vectors(self, scope: Scope, vector: ArrayLike, limit: int) -> list[Hit]:
         """See `ports.Store.search_vectors`."""
-        rules.encode(vector, self.space if self._space is not None else self._reread())  # refuses what cannot be found
+        query = rules.checked(vector, self.space if self._space is not None else self._reread())[0]
         with self._reading() as connection:
-            return self._finder.vectors(connection, scope, unit(vector), limit) if limit > 0 else []
+            return self._finder.vectors(connection, scope, query, limit) if limit > 0 else []
 
     def search_words(self, scope: Scope, terms: Sequence[str], limit: int) -> WordHits:
         """See `ports.Store.search_words`."""
@@ -319,6 +318,8 @@ class SqlStore:
         """See `ports.Store.moment`."""
         with self._reading(snapshot=True) as connection:
             before = getattr(self._shared, "connection", None)
+            if before is None:
+                connection.execution_options(**{rows.HELD: {}})
             self._shared.connection = connection
             try:
                 yield

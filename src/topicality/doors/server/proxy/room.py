@@ -48,11 +48,7 @@ class Room:
 
         What that leaves to be stored is, while the model is asked.
         """
-        place = asked.owner, asked.conversation
-        with self.awaiting(place):
-            while waiting := self._ending.get(place):
-                await asyncio.wait(set(waiting))
-        task = self._spawn(self.service.bridge.run(self.hosted.look, asked, terms))
+        task = self._spawn(self._look(asked, terms))
         try:
             looked = await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -128,6 +124,16 @@ class Room:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+    async def _look(self, asked: Asked, terms: Terms) -> Looked:
+        bridge, place = self.service.bridge, (asked.owner, asked.conversation)
+        if place not in self._ending:
+            return await bridge.run(self.hosted.look, asked, terms)
+        with self.awaiting(place):
+            heard = await bridge.run(self.hosted.hear, asked, terms)  # while the reply before it is stored
+            while waiting := self._ending.get(place):
+                await asyncio.wait(set(waiting))
+        return await bridge.run(self.hosted.look, asked, terms, heard)
 
     def _held(self, call: Call, asked: Asked, terms: Terms, looked: Looked) -> Held:
         place = asked.owner, asked.conversation
