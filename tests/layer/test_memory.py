@@ -384,6 +384,31 @@ def test_a_message_that_was_refused_leaves_no_trace_in_what_a_process_remembers(
     assert one.store.state("default", "c", "lexicon") == two.store.state("default", "c", "lexicon")
 
 
+def test_a_topic_has_labels_from_its_second_exchange_on() -> None:
+    layer = layer_on("memory://")
+    chat = layer.conversation("c")
+    run(chat, FLIGHT[:1])
+    assert not chat.topics()[0].labels  # it may still be moved
+    run(chat, FLIGHT[1:2])
+    (topic,) = chat.topics()
+    assert topic.labels
+    assert all(label.lower() in " ".join(FLIGHT[0]).lower() for label in topic.labels)
+    assert not Words.load(layer.store.state("default", "c", f"words:{topic.id}") or b"").docs  # counted later, with others
+    run(chat, FLIGHT[2:3] + PASTA[:2])
+    assert Words.load(layer.store.state("default", "c", f"words:{topic.id}") or b"").docs
+    assert all(topic.labels for topic in chat.topics() if topic.count > 1)
+
+
+def test_each_exchange_by_another_process_is_as_all_by_one(caplog: pytest.LogCaptureFixture) -> None:
+    shared, alone = open_store("memory://"), layer_on("memory://")
+    for number, pair in enumerate((FLIGHT + PASTA) * 2):
+        run(layer_on(shared, prefix=f"p{number}-").conversation("c"), [pair])
+        run(alone.conversation("c"), [pair])
+    assert not caplog.records  # what is kept can be read at every point
+    one, two = layer_on(shared).conversation("c").topics(), alone.conversation("c").topics()
+    assert [(t.spans, t.labels, t.terms, t.status) for t in one] == [(t.spans, t.labels, t.terms, t.status) for t in two]
+
+
 def test_every_exchange_is_counted_once_in_the_words_of_its_topic_and_conversation() -> None:
     for imported in (False, True):
         layer = layer_on("memory://")

@@ -2,8 +2,8 @@
 
 What a process remembers itself is good as long as the topics have the version it knows; everything else is read again.
 
-An exchange is put into its topic at once. Its words are counted, and labels chosen anew, with the first two of a topic, when
-another topic takes over, and with every fourth exchange; which ones the counts lack until then is kept ("unread").
+An exchange is put into its topic at once. Its words are counted, and labels chosen anew, with every fourth exchange, and sooner
+where a topic has no labels yet; which ones the counts lack until then is kept ("unread").
 """
 
 from __future__ import annotations
@@ -96,13 +96,17 @@ class Shelf:
         Args:
             unread: exchanges with their topics, in order, that the word counts lack; brought up to date.
         """
-        before = self.book.state.recent[-1:]
         topics = self._record(turn, placed, now, reading, unread)
         name = unread[-1][1]
         topic = self.book.state.live.get(name)
-        if len(unread) < _UNREAD and before and before[0][1] == name and topic is not None and topic.count > 2:
-            return self.keep(Recorded(self.book, tuple(topics.values())), whole=False)
         held = {placed.exchange.sequence} if placed.provisional else set()
+        if len(unread) < _UNREAD and topic is not None:
+            if not topic.labels:
+                topics[name] = self._first_labels(turn, topic, reading, [n for n, at in unread if at == name], held)
+            blank = [one for one in topics if one in self.book.words and not self.book.words[one].docs]
+            out = self.keep(Recorded(self.book, tuple(topics.values())), whole=False)
+            out += [PutState(f"words:{one}", Words().dump()) for one in blank]  # whoever goes on looks for them
+            return out if self.book.lexicon.exchanges else [*out, PutState("lexicon", self.book.lexicon.dump())]
         known = {placed.exchange.sequence: placed.exchange}
         return self.keep(self.count(turn, topics, unread, reading, known=known, held=held))
 
@@ -212,6 +216,22 @@ class Shelf:
         for topic in done.topics:
             self._remember(topic)
         return {topic.id: topic for topic in done.topics}
+
+    def _first_labels(
+        self, turn: Turn, topic: Topic, reading: Reading, inside: Sequence[int], held: Collection[int]
+    ) -> Topic:
+        """A topic that has no labels yet, with those that its exchanges give; nothing is counted for good."""
+        settled = tuple((sequence, sequence) for sequence in inside if sequence not in held)
+        if not settled:
+            return topic
+        lexicon, words = self.book.lexicon, Words()
+        for exchange in turn.exchanges(sequences=settled, statuses=("completed",)):
+            grams = reading.grams(exchange)
+            lexicon, words = lexicon.added(grams), words.added(grams, exchange.sequence)
+        named = reading.described(topic, words, lexicon)
+        live = {**self.book.state.live, topic.id: named}
+        self.book = replace(self.book, state=replace(self.book.state, live=live))
+        return named
 
     def written(self, turn: Turn, numbers: Mapping[str, int]) -> None:
         """The change is in the store: note its version, and the numbers new topics were given."""
