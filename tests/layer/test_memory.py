@@ -393,7 +393,9 @@ def test_a_topic_has_labels_from_its_second_exchange_on() -> None:
     (topic,) = chat.topics()
     assert topic.labels
     assert all(label.lower() in " ".join(FLIGHT[0]).lower() for label in topic.labels)
-    assert not Words.load(layer.store.state("default", "c", f"words:{topic.id}") or b"").docs  # counted later, with others
+    assert not Words.load(
+        layer.store.state("default", "c", f"words:{topic.id}") or b""
+    ).docs  # counted later, with others
     run(chat, FLIGHT[2:3] + PASTA[:2])
     assert Words.load(layer.store.state("default", "c", f"words:{topic.id}") or b"").docs
     assert all(topic.labels for topic in chat.topics() if topic.count > 1)
@@ -406,7 +408,9 @@ def test_each_exchange_by_another_process_is_as_all_by_one(caplog: pytest.LogCap
         run(alone.conversation("c"), [pair])
     assert not caplog.records  # what is kept can be read at every point
     one, two = layer_on(shared).conversation("c").topics(), alone.conversation("c").topics()
-    assert [(t.spans, t.labels, t.terms, t.status) for t in one] == [(t.spans, t.labels, t.terms, t.status) for t in two]
+    assert [(t.spans, t.labels, t.terms, t.status) for t in one] == [
+        (t.spans, t.labels, t.terms, t.status) for t in two
+    ]
 
 
 def test_every_exchange_is_counted_once_in_the_words_of_its_topic_and_conversation() -> None:
