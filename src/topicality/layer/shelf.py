@@ -2,8 +2,8 @@
 
 What a process remembers itself is good as long as the topics have the version it knows; everything else is read again.
 
-An exchange is put into its topic at once. Its words are counted, and labels chosen anew, with every fourth exchange, and sooner
-where a topic has no labels yet; which ones the counts lack until then is kept ("unread").
+An exchange is put into its topic at once. Its words are counted, and labels chosen anew, with every fourth exchange, and
+sooner where a topic has no labels yet; which ones the counts lack until then is kept ("unread").
 """
 
 from __future__ import annotations
