@@ -34,22 +34,20 @@ FUNCTION_WORDS = frozenset(
 )
 _MINE = frozenset("i im ive id ill my me mine we our weve".split())
 
+# Searched in lower case: several times faster than without regard to case.
 _TIME = re.compile(
     r"\b(?:yesterday|today|tonight|tomorrow|recently|ago"
     r"|(?:last|next|this|past|previous|coming) (?:night|week|weekend|month|year|summer|winter|spring|fall|autumn|mon|tues"
     r"|wednes|thurs|fri|satur|sun|few)|(?:mon|tues|wednes|thurs|fri|satur|sun)day|\d{1,2}(?:st|nd|rd|th)|(?:19|20)\d\d"
     r"|january|february|march|april|june|july|august|september|october|november|december)",
-    re.IGNORECASE,
 )
 _NUMBER = re.compile(
     r"\b(?:\d+|one|two|three|four|five|six|seven|eight|nine|ten|twice|once|couple|several|dozen|few|first|second|third)\b",
-    re.IGNORECASE,
 )
 _STANDING = re.compile(
     r"\b(?:when(?:ever)? i ask|from now on|i(?:'d| would)? (?:prefer|rather)|keep in mind|please remember"
     r"|(?:always|never|please) (?:use|include|give|format|provide|explain|answer|respond|reply|write|show|add|start|end"
     r"|call|mention))\b",
-    re.IGNORECASE,
 )
 _PROPER = re.compile(r"(?<=[a-z,;:] )[A-Z][\w'-]+")
 _END = re.compile(r"[.!?:…]['\")*\]]*\s+|\n\s*")
@@ -111,11 +109,12 @@ def stems(text: str) -> list[str]:
 def facts(text: str) -> Facts:
     """What a text looks like, from its first 4,000 characters. Cost: a few regular expressions."""
     head = text[:_HEAD]
+    low = head.lower()
     return Facts(
         question=head.rstrip().endswith("?"),
-        time=bool(_TIME.search(head)),
-        number=bool(_NUMBER.search(head)),
-        standing=bool(_STANDING.search(head)),
+        time=bool(_TIME.search(low)),
+        number=bool(_NUMBER.search(low)),
+        standing=bool(_STANDING.search(low)),
         proper=bool(_PROPER.search(head)),
         mine=min(3, sum(map(_MINE.__contains__, words(head[:800])[:80]))),
     )
