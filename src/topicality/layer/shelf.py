@@ -102,7 +102,8 @@ class Shelf:
         held = {placed.exchange.sequence} if placed.provisional else set()
         if len(unread) < _UNREAD and topic is not None:
             if not topic.labels:
-                topics[name] = self._first_labels(turn, topic, reading, [n for n, at in unread if at == name], held)
+                settled = [n for n, home in unread if home == name and n not in held]
+                topics[name] = self._first_labels(turn, topic, reading, settled, placed.exchange)
             blank = [one for one in topics if one in self.book.words and not self.book.words[one].docs]
             out = self.keep(Recorded(self.book, tuple(topics.values())), whole=False)
             out += [PutState(f"words:{one}", Words().dump()) for one in blank]  # whoever goes on looks for them
@@ -218,14 +219,15 @@ class Shelf:
         return {topic.id: topic for topic in done.topics}
 
     def _first_labels(
-        self, turn: Turn, topic: Topic, reading: Reading, inside: Sequence[int], held: Collection[int]
+        self, turn: Turn, topic: Topic, reading: Reading, inside: Sequence[int], latest: Exchange
     ) -> Topic:
-        """A topic that has no labels yet, with those that its exchanges give; nothing is counted for good."""
-        settled = tuple((sequence, sequence) for sequence in inside if sequence not in held)
-        if not settled:
+        """A topic that has no labels yet, with those that these exchanges of it give; nothing is counted for good."""
+        if not inside:
             return topic
+        stored = tuple((sequence, sequence) for sequence in inside if sequence != latest.sequence)
+        said = turn.exchanges(sequences=stored, statuses=("completed",)) if stored else []
         lexicon, words = self.book.lexicon, Words()
-        for exchange in turn.exchanges(sequences=settled, statuses=("completed",)):
+        for exchange in [*said, *([latest] if latest.sequence in inside else [])]:
             grams = reading.grams(exchange)
             lexicon, words = lexicon.added(grams), words.added(grams, exchange.sequence)
         named = reading.described(topic, words, lexicon)

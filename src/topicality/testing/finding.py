@@ -272,6 +272,29 @@ class FindingContract(WritingContract):
             assert (dict(words.frequencies), words.passages) == ({"banana": 0, "the": 1}, 2)
         assert store.exchanges(Scope("an")) == store.exchanges(Scope("ann ")) == []
 
+    def test_a_moment_keeps_owners_and_conversations_apart(self, store: Store) -> None:
+        """Each reader answers inside a moment, whatever was read in it before, as it does alone."""
+        scopes = [Scope(owner, name) for owner in ("ann", "bob") for name in ("c1", "c2")]
+        for number, scope in enumerate(scopes):
+            say(store, "e1", f"pear {number}", "ok", seed=1 + number, scope=scope)
+
+        def read(scope: Scope) -> tuple[object, ...]:
+            return (
+                store.search_words(scope, ["pear"], 9),
+                store.search_vectors(scope, vector(1), 9),
+                store.exchanges(scope),
+                store.topics(scope.owner, scope.conversation),
+                None if scope.conversation is None else store.conversation(scope.owner, scope.conversation),
+            )
+
+        asked = [*scopes, Scope("ann"), Scope("bob"), Scope("carl"), Scope("ann", "nothing")]
+        alone = [read(scope) for scope in asked]
+        assert len({repr(one) for one in alone}) == len(asked)
+        with store.moment():
+            assert [read(scope) for scope in asked] == alone
+        with store.moment():
+            assert [read(scope) for scope in reversed(asked)] == alone[::-1]
+
     def test_erasing_an_owner_leaves_the_others(self, store: Store) -> None:
         for scope in (ANN, Scope("ann", "c2"), BOB):
             say(store, "e1", "pear", seed=1, scope=scope)
