@@ -79,16 +79,18 @@ class Room:
     async def behind(self, place: Place, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a call of the engine that ends an exchange or begins it: one at a time, after those whose answer is due.
 
-        It waits for `CALM` seconds at most, and not at all once somebody waits for it: the engine's calls slow each other
-        down.
+        It waits until what it comes from is on its way and no other call runs, for `CALM` seconds at most, and not at all
+        once somebody waits for it: the engine's calls slow each other and the event loop down.
         """
         self._queued += 1
         try:
             async with self._lane:
                 end = time.monotonic() + CALM / self._queued
                 bridge = self.service.bridge
-                while bridge.open and not self._awaited[place] and time.monotonic() < end:  # noqa: ASYNC110 - three things end it
+                pause = not self._awaited[place]  # the request is on its way to the model, or the answer to its client
+                while pause and time.monotonic() < end:
                     await asyncio.sleep(TICK)
+                    pause = bool(bridge.open) and not self._awaited[place]
                 return await bridge.finish(call, *args, **kwargs)
         finally:
             self._queued -= 1
