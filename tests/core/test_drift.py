@@ -15,6 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tests.core import drift_talks
+from tests.core.drift_talks import alarms
 
 from topicality.core.drift import Reading, Settings, fed_by, is_stale, step
 from topicality.core.drift_change import Detector
@@ -33,11 +35,7 @@ ON, OFF = 0.97, 0.03  # the guard is sure
 def run(
     probabilities: Sequence[float | None], settings: Settings | None = None, start: DriftState | None = None
 ) -> list[Reading]:
-    state, readings = start, []
-    for index, probability in enumerate(probabilities):
-        state, reading = step(state, None, probability, now=float(index), settings=settings)
-        readings.append(reading)
-    return readings
+    return drift_talks.told([(None, one) for one in probabilities], None, settings, start)[1]
 
 
 def run_vectors(
@@ -48,10 +46,6 @@ def run_vectors(
         state, reading = step(state, vector, None, now=float(index), settings=settings, landmarks=landmarks)
         found.append((state, reading))
     return found
-
-
-def alarms(readings: Sequence[Reading]) -> list[int]:
-    return [index for index, reading in enumerate(readings) if reading.alarm]
 
 
 # --- system A's numbers (vectors.json: drift_default, drift_alpha_half, drift_latency; rows A8 to A11, A17)
@@ -498,19 +492,13 @@ SEE = Settings(detector=Detector())  # the same constants with vectors and witho
 
 
 def near(direction: Any, index: int) -> NDArray[np.float64]:
-    """A message about it: no two are the same."""
-    return np.asarray(direction + 0.3 * np.random.default_rng(index).normal(size=len(direction)))
+    return drift_talks.near(direction, index, 0.3)
 
 
 def told(
     messages: Sequence[tuple[Any, float]], landmarks: Landmarks | None = HERE, start: DriftState | None = None
 ) -> tuple[DriftState, list[Reading]]:
-    state, readings = start, []
-    for index, (vector, probability) in enumerate(messages):
-        state, reading = step(state, vector, probability, now=float(index), settings=SEE, landmarks=landmarks)
-        readings.append(reading)
-    assert state is not None
-    return state, readings
+    return drift_talks.told(messages, landmarks, SEE, start)
 
 
 def test_a_message_unlike_the_conversation_speaks_more_for_drift_than_one_like_it() -> None:

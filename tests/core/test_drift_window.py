@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tests.core import drift_talks
+from tests.core.drift_talks import alarms
 
 from topicality.core.drift import Reading, Settings, reading_of, step
 from topicality.core.drift_change import Detector, level_of
@@ -29,23 +31,13 @@ ON, OFF, UNSURE = 0.97, 0.03, 0.15
 
 
 def near(direction: Any, index: int) -> NDArray[np.float64]:
-    """A message about it: no two are the same."""
-    return np.asarray(direction + 0.8 * np.random.default_rng(index).normal(size=SIZE))
+    return drift_talks.near(direction, index, 0.8)
 
 
 def told(
     messages: Sequence[tuple[Any, float | None]], start: DriftState | None = None, settings: Settings | None = None
 ) -> tuple[DriftState, list[Reading]]:
-    state, readings = start, []
-    for index, (vector, probability) in enumerate(messages):
-        state, reading = step(state, vector, probability, now=float(index), settings=settings, landmarks=HERE)
-        readings.append(reading)
-    assert state is not None
-    return state, readings
-
-
-def alarms(readings: Sequence[Reading]) -> list[int]:
-    return [index for index, reading in enumerate(readings) if reading.alarm]
+    return drift_talks.told(messages, HERE, settings, start)
 
 
 def talk(about: Any, count: int, probability: float, first: int = 0) -> list[tuple[Any, float | None]]:

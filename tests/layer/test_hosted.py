@@ -58,13 +58,13 @@ def test_a_look_keeps_nothing_unless_what_is_sent_depends_on_it() -> None:
     assert chat.exchanges() == before
     assert (looked.kept, looked.taken.exchange, looked.taken.open) == (False, None, False)
     assert "QX81" in looked.taken.sent.evidence
-    taken = hosted.keep(question, Terms(), looked)
+    taken = hosted.keep(question, looked)
     assert (taken.exchange, taken.open, taken.sent) == ("q", True, looked.taken.sent)
     assert taken.topic is not None
     assert [e.id for e in chat.exchanges()[len(before) :]] == ["q"]
     again = hosted.look(question, Terms())  # known by now
     assert again.kept
-    assert hosted.keep(question, Terms(), again) == again.taken
+    assert hosted.keep(question, again) == again.taken
     long = asked("And the pasta?", FLIGHT + PASTA, exchange="long")
     assert hosted.look(long, Terms(budget=64)).taken.exchange == "long"  # what is kept of it depends on the topic
     assert len(chat.exchanges()) == len(before) + 2
@@ -78,7 +78,7 @@ def test_what_was_heard_before_is_looked_at_as_if_at_once() -> None:
     assert heard.verdict == hosted.look(question, Terms()).taken.verdict
     hosted.take(asked("how do I build a bomb", PASTA[:1], exchange="bad"), Terms())  # meanwhile
     assert hosted.look(question, Terms(), heard) == hosted.look(question, Terms(), heard)
-    assert hosted.keep(question, Terms(), hosted.look(question, Terms(), heard)).exchange == "q"
+    assert hosted.keep(question, hosted.look(question, Terms(), heard)).exchange == "q"
     forgotten = hosted.hear(question, Terms(remember=False))
     assert forgotten.judged is None
     assert hosted.look(question, Terms(remember=False), forgotten).taken.verdict == forgotten.verdict
@@ -94,7 +94,7 @@ def test_a_message_that_cannot_be_kept_is_still_answered(monkeypatch: pytest.Mon
         raise StoreError("the disk is full")
 
     monkeypatch.setattr(layer, "write", full)
-    taken = hosted.keep(asked("And now?", exchange="q"), Terms(), looked)
+    taken = hosted.keep(asked("And now?", exchange="q"), looked)
     assert (taken.forgetful, taken.open, taken.exchange) == (True, False, None)
     assert taken.sent == looked.taken.sent
 

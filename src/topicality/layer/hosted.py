@@ -16,7 +16,7 @@ from topicality.errors import EmbedError, StoreError
 from topicality.layer.conversation import BLOCKED, Conversation, Judged
 from topicality.layer.conversation import Turn as Received
 from topicality.layer.labelling import account
-from topicality.layer.sending import Asked, Pair, Sender, Sent, Terms, pairs_of
+from topicality.layer.sending import Asked, History, Pair, Sender, Sent, Terms, pairs_of
 from topicality.records import DuplicateExchangeError, ExchangeError, Scope
 from topicality.types import Message, Verdict
 
@@ -87,7 +87,7 @@ class Hosted:
 
     def take(self, asked_for: Asked, terms: Terms) -> Taken:
         """`look` and `keep` in one."""
-        return self.keep(asked_for, terms, self.look(asked_for, terms))
+        return self.keep(asked_for, self.look(asked_for, terms))
 
     def hear(self, asked_for: Asked, terms: Terms) -> Heard:
         """The first part of `look`: encode and judge a message.
@@ -134,22 +134,24 @@ class Hosted:
         talk = self.layer.conversation(asked_for.conversation, asked_for.owner)
         allowed = judged.verdict is None or judged.verdict.allowed
         try:
-            with self.layer.store.moment():
-                known = self.layer.store.exchange(talk.owner, talk.id, asked_for.exchange)
-                if allowed and known is None and self._sender.fits(asked_for, terms, heard.left):
-                    sequence = self.layer.store.conversation(talk.owner, talk.id).exchanges + 1
-                    taken = self._chosen(Taken(judged.verdict), talk, asked_for, terms, sequence, heard.left)
+            history = self._sender.history(asked_for, terms, heard.left) if allowed else None
+            if history is not None and history.tokens <= terms.budget:
+                with self.layer.store.moment():
+                    known = self.layer.store.exchange(talk.owner, talk.id, asked_for.exchange)
+                    before = self.layer.store.conversation(talk.owner, talk.id).exchanges
+                if known is None:
+                    taken = self._chosen(Taken(judged.verdict), talk, asked_for, terms, before + 1, history)
                     return Looked(taken, kept=False, judged=judged)
             turn = self._received(talk, asked_for, judged)
         except (EmbedError, StoreError) as error:
             _log.warning("the memory failed (%s): the guard alone answers", type(error).__name__)
             return Looked(Taken(judged.verdict, forgetful=True))
         taken = _taken(turn)
-        if not allowed:
+        if history is None:
             return Looked(replace(taken, open=turn.status == "pending"))
-        return Looked(self._chosen(taken, talk, asked_for, terms, turn.sequence, heard.left))
+        return Looked(self._chosen(taken, talk, asked_for, terms, turn.sequence, history))
 
-    def keep(self, asked_for: Asked, terms: Terms, looked: Looked) -> Taken:
+    def keep(self, asked_for: Asked, looked: Looked) -> Taken:
         """Take in a message that was looked at: drift, topic, and a pending exchange.
 
         The same request again is the same exchange. One that failed is tried again under another id; of one that is
@@ -207,10 +209,10 @@ class Hosted:
         return guard.check(asked_for.text, said, conversation=account(asked_for.owner, asked_for.conversation))
 
     def _chosen(
-        self, taken: Taken, talk: Conversation, asked_for: Asked, terms: Terms, sequence: int, pairs: Sequence[Pair]
+        self, taken: Taken, talk: Conversation, asked_for: Asked, terms: Terms, sequence: int, history: History
     ) -> Taken:
         try:
-            return replace(taken, sent=self._sender.choose(talk, asked_for, terms, sequence, taken.topic, pairs))
+            return replace(taken, sent=self._sender.choose(talk, asked_for, terms, sequence, taken.topic, history))
         except (EmbedError, StoreError) as error:
             _log.warning("recall failed (%s): the history is sent as it is", type(error).__name__)
             return replace(taken, forgetful=True)

@@ -104,6 +104,22 @@ class Pair:
         return self.replies[-1] if self.replies else ""
 
 
+@dataclass(frozen=True, slots=True)
+class History:
+    """What is left of the host's messages when those that were blocked are taken out.
+
+    Attributes:
+        pairs: of what was said. places: positions of these and of system text, before `Asked.start`.
+        sent: the messages there, and all from the one to answer on.
+        tokens: of `sent`; at most so many, where that is enough to know that it fits with all evidence.
+    """
+
+    pairs: Sequence[Pair]
+    places: Sequence[int]
+    sent: Sequence[Turn]
+    tokens: int
+
+
 def joined_text(pieces: Sequence[str]) -> str:
     """The text of a message that the user sent in several pieces."""
     return "\n\n".join(piece for piece in pieces if piece.strip())
@@ -116,9 +132,18 @@ class Sender:
         self.layer = layer
         self.count = _Remembering(token_counter(layer.embedder))
 
-    def fits(self, asked_for: Asked, terms: Terms, pairs: Sequence[Pair]) -> bool:
-        """Whether what is left of the history can be sent as it is."""
-        return self._most(_left(asked_for, pairs)[1], terms) <= terms.budget
+    def history(self, asked_for: Asked, terms: Terms, pairs: Sequence[Pair]) -> History:
+        """What is left of the history, these pairs and system text, and what it costs to send it as it is."""
+        mine = {place for pair in pairs for place in pair.places}
+        places = [
+            n for n, one in enumerate(asked_for.turns[: asked_for.start]) if n in mine or one.message.role == "system"
+        ]
+        sent = [*(asked_for.turns[n] for n in places), *asked_for.turns[asked_for.start :]]
+        tokens = sum(_bytes(one) for one in sent)  # no tokenizer makes more tokens than bytes
+        if tokens + terms.recall > terms.budget:
+            meter = Meter(self.count, _OVERHEAD)
+            tokens = sum(meter.message(one.message.text, one.payload, one.message.name) for one in sent)
+        return History(pairs, places, sent, tokens)
 
     def choose(
         self,
@@ -127,22 +152,20 @@ class Sender:
         terms: Terms,
         sequence: int,
         topic: str | None,
-        pairs: Sequence[Pair],
+        history: History,
     ) -> Sent:
         """What is sent of the history, and with which evidence.
 
         Args:
             sequence, topic: of the message to answer; the topic matters only where the history does not fit.
-            pairs: what is left of the history.
         """
-        places, sent = _left(asked_for, pairs)
-        kept = tuple(places) if len(places) < asked_for.start else None
-        most = self._most(sent, terms)
-        if most > terms.budget:
+        pairs, sent = history.pairs, history.sent
+        kept = tuple(history.places) if len(history.places) < asked_for.start else None
+        if history.tokens > terms.budget:
             return self._cut(talk, asked_for, terms, sequence, topic, pairs)
         before = sequence - 1
         elsewhere = terms.everywhere or (not terms.shared and before > len(pairs))
-        room = min(terms.recall, terms.budget - most)
+        room = min(terms.recall, terms.budget - history.tokens)
         text = asked_for.text
         if not elsewhere or room < LEAST or not text.strip() or is_filler(text):
             return Sent(kept)
@@ -169,14 +192,6 @@ class Sender:
             if not any(" ".join(one.message.text.split()) in other for other in shown)
         ]
         return self._quoted(evidence, room)
-
-    def _most(self, sent: Sequence[Turn], terms: Terms) -> int:
-        """Tokens of these messages; at most so many, where that is enough to know that they fit with all evidence."""
-        most = sum(_bytes(one) for one in sent)  # no tokenizer makes more tokens than bytes
-        if most + terms.recall > terms.budget:
-            meter = Meter(self.count, _OVERHEAD)
-            most = sum(meter.message(one.message.text, one.payload, one.message.name) for one in sent)
-        return most
 
     def _cut(
         self,
@@ -291,15 +306,6 @@ def pairs_of(turns: Sequence[Turn]) -> list[Pair]:
             if message.role == "assistant" and not message.calls:
                 pairs[-1].replies.append(message.text)
     return pairs
-
-
-def _left(asked_for: Asked, pairs: Sequence[Pair]) -> tuple[list[int], list[Turn]]:
-    """Positions of what is left of the history, and all messages that would be sent."""
-    mine = {place for pair in pairs for place in pair.places}
-    places = [
-        n for n, one in enumerate(asked_for.turns[: asked_for.start]) if n in mine or one.message.role == "system"
-    ]
-    return places, [*(asked_for.turns[n] for n in places), *asked_for.turns[asked_for.start :]]
 
 
 def _bytes(turn: Turn) -> int:

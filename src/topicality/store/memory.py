@@ -154,7 +154,7 @@ class MemoryStore:
 
     def search_vectors(self, scope: Scope, vector: ArrayLike, limit: int) -> list[Hit]:
         """See `ports.Store.search_vectors`."""
-        query = rules.checked(vector, self._space)[0]
+        query = rules.checked(vector, self._space)
         found = []
         for talk, place in self._live(scope):
             blob = talk.passages[place].vector

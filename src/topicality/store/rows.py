@@ -25,8 +25,6 @@ from topicality.store.transfer import Bundle, Kept
 from topicality.types import Message
 
 RANGES = 200  # in one statement: SQLite refuses expressions nested deeper than 1,000
-
-
 HELD = "topicality_held"  # option of a connection that sees one moment: what was read of conversations
 
 

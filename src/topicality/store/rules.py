@@ -122,17 +122,14 @@ def encode(vector: Any, space: Space | None) -> bytes:
     Raises:
         InputError: not a finite vector with a direction. SpaceMismatchError: another dimension, or nothing bound.
     """
-    array, peak = checked(vector, space)
-    rounded = np.rint(array * (127.0 / peak))
+    array = checked(vector, space)
+    rounded = np.rint(array * (127.0 / float(np.abs(array).max())))
     scale = np.float32(1.0 / np.sqrt(float(rounded @ rounded)))  # so that what comes back has length one again
     return bytes(scale.tobytes() + rounded.astype(np.int8).tobytes())
 
 
-def checked(vector: Any, space: Space | None) -> tuple[Array, float]:
-    """The vector at length one, and its largest magnitude: what can be kept and looked for.
-
-    Raises: see `encode`.
-    """
+def checked(vector: Any, space: Space | None) -> Array:
+    """The vector at length one, if it can be kept and looked for. Raises what `encode` does."""
     array = unit(vector)
     if space is None:
         raise SpaceMismatchError(
@@ -140,10 +137,9 @@ def checked(vector: Any, space: Space | None) -> tuple[Array, float]:
         )
     if array.ndim != 1 or array.shape[0] != space.dimension:
         raise SpaceMismatchError(space, f"shape {array.shape}")
-    peak = float(np.abs(array).max())
-    if peak == 0.0:
+    if not array.any():
         raise InputError("a vector of zeros has no direction and cannot be found; leave it out")
-    return array, peak
+    return array
 
 
 def decode(blob: bytes | memoryview) -> Array:

@@ -233,7 +233,7 @@ class SqlStore:
 
     def search_vectors(self, scope: Scope, vector: ArrayLike, limit: int) -> list[Hit]:
         """See `ports.Store.search_vectors`."""
-        query = rules.checked(vector, self.space if self._space is not None else self._reread())[0]
+        query = rules.checked(vector, self.space if self._space is not None else self._reread())
         with self._reading() as connection:
             return self._finder.vectors(connection, scope, query, limit) if limit > 0 else []
 

@@ -146,7 +146,6 @@ class _Packing:
         self._days: list[int] = pool.day.tolist()
         self._bodies: dict[tuple[int, int, int], str] = {}
         self._names: dict[int, str] = {}
-        self._marks: dict[str, int] = {}  # tokens of a speaker
         self._headers: dict[int, str] = {}
         self._started = _starts(pool) if style.several else None
 
@@ -215,9 +214,7 @@ class _Packing:
         return added + ((after != own) - (after != before)) * self._mark(after) if after else added
 
     def _mark(self, name: str) -> int:
-        if name not in self._marks:
-            self._marks[name] = self.meter.text(f"{name}: ")
-        return self._marks[name]
+        return self.meter.text(f"{name}: ")
 
     def _name(self, row: int) -> str:
         if row not in self._names:

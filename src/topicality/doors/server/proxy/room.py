@@ -52,9 +52,9 @@ class Room:
         try:
             looked = await asyncio.shield(task)
         except asyncio.CancelledError:
-            self._spawn(self._abandon(task, call, asked, terms))  # it cannot be stopped, so it has to be ended
+            self._spawn(self._abandon(task, call, asked))  # it cannot be stopped, so it has to be ended
             raise
-        return self._held(call, asked, terms, looked)
+        return self._held(call, asked, looked)
 
     async def close(self) -> None:
         """Wait for every exchange to be ended, then leave the model server."""
@@ -137,24 +137,24 @@ class Room:
                 await asyncio.wait(set(waiting))
         return await bridge.run(self.hosted.look, asked, terms, heard)
 
-    def _held(self, call: Call, asked: Asked, terms: Terms, looked: Looked) -> Held:
+    def _held(self, call: Call, asked: Asked, looked: Looked) -> Held:
         place = asked.owner, asked.conversation
-        keeping = None if looked.kept else self.end(place, self._keep(asked, terms, looked))
+        keeping = None if looked.kept else self.end(place, self._keep(asked, looked))
         return Held(self, call, place, looked.taken, keeping)
 
-    async def _keep(self, asked: Asked, terms: Terms, looked: Looked) -> Taken:
+    async def _keep(self, asked: Asked, looked: Looked) -> Taken:
         try:
-            return await self.behind((asked.owner, asked.conversation), self.hosted.keep, asked, terms, looked)
+            return await self.behind((asked.owner, asked.conversation), self.hosted.keep, asked, looked)
         except Exception as error:  # noqa: BLE001 - the model is being asked, and its answer is worth more
             _log.warning("a message could not be stored: %s", type(error).__name__)
             return replace(looked.taken, forgetful=True)
 
-    async def _abandon(self, task: asyncio.Task[Looked], call: Call, asked: Asked, terms: Terms) -> None:
+    async def _abandon(self, task: asyncio.Task[Looked], call: Call, asked: Asked) -> None:
         try:
             looked = await task
         except Exception:  # noqa: BLE001 - nothing was begun
             return
-        async with self._held(call, asked, terms, looked):
+        async with self._held(call, asked, looked):
             pass
 
     async def _sweep(self) -> None:
