@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from talks import FEEDS, KINDS, Space, Talk, talks
+from talks import FEEDS, KINDS, SEEING, Space, Talk, talks
 
 from topicality.core.drift import Settings, step
 from topicality.core.drift_state import DriftState
@@ -37,7 +37,7 @@ def levels(talk: Talk, feed: str, settings: Settings, space: Space) -> list[floa
 def followed(talk: Talk, feed: str, settings: Settings, space: Space) -> tuple[list[float], DriftState]:
     """The level after each message, and the state after the last."""
     state, found = DriftState(), []
-    seen = feed == "vectors"
+    seen = feed in SEEING
     for index, (probability, row) in enumerate(zip(talk.fed[feed], talk.rows, strict=True)):
         vector = space.vectors[row] if seen else None
         state, reading = step(
@@ -86,9 +86,9 @@ def share(values: Iterable[bool]) -> float:
 
 def costs(found: Sequence[Talk], space: Space, settings: Settings) -> dict[str, float]:
     """Milliseconds a message, with vectors and without, and of writing a state as JSON and reading it again; its bytes."""
-    spent: dict[str, list[float]] = {"vectors": [], "better": [], "json": [], "bytes": []}
+    spent: dict[str, list[float]] = {"heard": [], "better": [], "json": [], "bytes": []}
     for talk in found[:200]:
-        for feed in ("vectors", "better"):
+        for feed in ("heard", "better"):
             began = time.process_time()
             _, state = followed(talk, feed, settings, space)
             spent[feed].append((time.process_time() - began) / len(talk.off) * 1000)
@@ -167,8 +167,8 @@ def show(result: dict[str, Any]) -> None:
             print(f"{rates['subject']['within_3']:>12.3f}{rates['subject']['within_5']:>7.3f}", end="")
             print(f"{gradual['within_5']:>12.3f}{gradual['within_8']:>7.3f}{abrupt['early']:>7.3f}")
         for kind in ("abrupt", "subject", "gradual"):
-            spread = " ".join(f"{n}:{value:.3f}" for n, value in part["vectors"][kind]["latency"].items())
-            print(f"  {kind}: off-topic messages until the alarm  {spread}  never:{part['vectors'][kind]['never']:.3f}")
+            spread = " ".join(f"{n}:{value:.3f}" for n, value in part[FEEDS[-1]][kind]["latency"].items())
+            print(f"  {kind}: off-topic messages until the alarm  {spread}  never:{part[FEEDS[-1]][kind]['never']:.3f}")
         for level, rates in part["by_level"].items():
             print(f"  level {level:<5}", "  ".join(f"{key} {value:.3f}" for key, value in rates.items()))
         print("  on-topic conversations alarmed, by file:", part["alarmed_by_file"] or "none")
@@ -182,11 +182,12 @@ def tables(result: dict[str, Any]) -> str:
     turns = {"abrupt": "abrupt turn", "gradual": "gradual", "subject": "abrupt turn to one other subject"}
     for kind, title in turns.items():
         for name, part in parts.items():
-            for feed, told in (("vectors", ""), ("better", ", without vectors")):
+            for feed, told in (("heard", ""), ("vectors", ", the better reading only"), ("better", ", and no vectors")):
                 row = [f"{part[feed][kind][f'within_{n}']:.2f}" for n in (2, 3, 4, 5, 8)]
                 lines.append(f"| {title}, {name}{told} | {' | '.join(row)} |")
-    columns = [(name, feed) for name in parts for feed in ("vectors", "without_weak_policies", "better")]
-    titles = {"vectors": "", "without_weak_policies": ", usable policies", "better": ", without vectors"}
+    columns = [(name, feed) for name in parts for feed in ("heard", "without_weak_policies", "vectors", "better")]
+    titles = {"heard": "", "without_weak_policies": ", usable policies"}
+    titles |= {"vectors": ", the better reading only", "better": ", and no vectors"}
     heads = [f"{name}{titles[feed]}" for name, feed in columns]
     lines += [
         "",
@@ -221,7 +222,7 @@ def tables(result: dict[str, Any]) -> str:
         "",
         f"| milliseconds a message, {spent['landmarks']} landmarks | without vectors | state to JSON and back | its bytes |",
         "|---|---|---|---|",
-        f"| {spent['vectors']:.2f} | {spent['better']:.2f} | {spent['json']:.2f} | {spent['bytes']:.0f} |",
+        f"| {spent['heard']:.2f} | {spent['better']:.2f} | {spent['json']:.2f} | {spent['bytes']:.0f} |",
     ]
     return "\n".join(lines)
 

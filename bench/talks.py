@@ -14,6 +14,10 @@ Conversations, drawn from one file each (rows do not repeat before all are used 
     hops      50 on-topic messages of a policy joined of four files: another topic every 1 to 4 messages
     moves     the same, every 10 to 25
 
+`talks(…, mixed=N)` adds N of each of the first kinds for policies joined of two or three files of a data set, to fit on:
+there the off-topic messages are on-topic ones of its other files. Policies are 0 (descriptions), 10 (and ten examples), and
+to fit on also -1 (names only: a poor one) and 3 (three examples and no description).
+
 Rows that have a context of their own are read with it while they are on-topic; all others with the four messages before
 them. Off-topic rows that only their own dialogue explains (source "switch") are left out.
 """
@@ -31,7 +35,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topicality.config import Policy
-from topicality.core.drift import fed_by
+from topicality.core.drift import fed_by, heard_from
+from topicality.core.drift_heard import Heard
 from topicality.core.landmarks import Landmarks
 from topicality.embed import load, load_background
 from topicality.embed.cache import CachedEmbedder
@@ -39,7 +44,15 @@ from topicality.layer.guard import Guard
 from topicality.types import Verdict
 
 KINDS = ("on", "abrupt", "subject", "gradual", "tangent", "apart", "pair", "hops", "moves")
-FEEDS = ("alone", "context", "better", "vectors")  # the last is the better reading and the messages' vectors
+MIXED = ("on", "abrupt", "subject", "gradual", "tangent")
+FEEDS = (
+    "alone",
+    "context",
+    "better",
+    "vectors",
+    "heard",
+)  # vectors: the better reading, and vectors; heard: both, and vectors
+SEEING = ("vectors", "heard")
 STAYS = {"hops": (1, 4), "moves": (10, 25)}  # messages on a topic of a joined policy
 
 
@@ -51,7 +64,7 @@ class Talk:
     file: str
     policy: int
     off: tuple[bool, ...]
-    fed: dict[str, tuple[float | None, ...]]
+    fed: dict[str, tuple[Heard | float | None, ...]]
     rows: tuple[int, ...]
 
 
@@ -98,7 +111,10 @@ def plan(rng: random.Random, kind: str) -> list[bool]:
     return off
 
 
-def messages(rng: random.Random, kind: str, group: Sequence[Rows]) -> tuple[list[bool], list[dict[str, Any]]]:
+Made = tuple[list[bool], list[dict[str, Any]]]
+
+
+def messages(rng: random.Random, kind: str, group: Sequence[Rows]) -> Made:
     off = plan(rng, kind)
     if kind not in STAYS:
         other = [row for row in rng.choice(group[1:]).on if "context" not in row] if kind == "subject" else group[0].off
@@ -128,39 +144,77 @@ def with_context(verdict: Verdict) -> float | None:
     return None if fed_by(verdict) is None else verdict.probability
 
 
-def joined(paths: Sequence[Path]) -> Policy:
-    rules = [json.loads(path.read_text("utf-8"))["allowed"] for path in paths]
-    return Policy(allowed=[rule for group in rules for rule in group])
+def rules_of(data: Path, name: str, policy: int) -> list[dict[str, Any]]:
+    file = data / f"{name}.policy{10 if policy in {3, 10} else 0}.json"
+    rules: list[dict[str, Any]] = json.loads(file.read_text("utf-8"))["allowed"]
+    if policy == -1:
+        return [{"name": rule["name"]} for rule in rules]
+    if policy == 3:
+        return [{"name": rule["name"], "examples": rule["examples"][:3]} for rule in rules]
+    return rules
 
 
 def talks(
-    data: Path, names: Sequence[str], policies: Sequence[int], each: int, kinds: Iterable[str]
+    data: Path, names: Sequence[str], policies: Sequence[int], each: int, kinds: Iterable[str], mixed: int = 0
 ) -> tuple[list[Talk], Space]:
     embedder = CachedEmbedder(load("minilm"), 200_000)
     files = {name: rows_of(data / f"{name}.jsonl") for name in names}
     found = []
     row: dict[str, int] = {}
+
+    def guarded(group: Sequence[str], policy: int) -> Guard:
+        return Guard(Policy(allowed=[rule for name in group for rule in rules_of(data, name, policy)]), embedder)
+
+    def add(kind: str, group: Sequence[str], policy: int, guard: Guard, made: Made) -> None:
+        off, told = made
+        texts = [entry["text"] for entry in told]
+        verdicts = guard.check_many(texts, contexts(off, told))
+        readers = (alone, with_context, fed_by, fed_by, heard_from)
+        fed = {feed: tuple(map(read, verdicts)) for feed, read in zip(FEEDS, readers, strict=True)}
+        rows = tuple(row.setdefault(text, len(row)) for text in texts)
+        found.append(Talk(kind, "+".join(group), policy, tuple(off), fed, rows))
+
     for policy in policies:
-        guards = {name: Guard(joined([data / f"{name}.policy{policy}.json"]), embedder) for name in names}
+        guards = {name: guarded([name], policy) for name in names}
         for kind in kinds:
             for group in groups(names) if kind in STAYS else [[name] for name in names]:
                 title = "+".join(group)
                 rng = random.Random(f"{title} {policy} {kind}")
-                guard = guards[title] if kind not in STAYS else None
-                guard = guard or Guard(joined([data / f"{name}.policy{policy}.json" for name in group]), embedder)
+                guard = guards[title] if kind not in STAYS else guarded(group, policy)
                 for _ in range(each * len(group) if kind in STAYS else each):
                     of = group if kind != "subject" else [*group, *others(names, group[0])]
-                    off, told = messages(rng, kind, [files[name] for name in of])
-                    texts = [entry["text"] for entry in told]
-                    verdicts = guard.check_many(texts, contexts(off, told))
-                    fed = {
-                        feed: tuple(read(verdict) for verdict in verdicts)
-                        for feed, read in zip(FEEDS[:3], (alone, with_context, fed_by), strict=True)
-                    }
-                    rows = tuple(row.setdefault(text, len(row)) for text in texts)
-                    found.append(Talk(kind, title, policy, tuple(off), {**fed, "vectors": fed["better"]}, rows))
+                    add(kind, group, policy, guard, messages(rng, kind, [files[name] for name in of]))
+        for group in few(names) if mixed else ():
+            guard, rest = guarded(group, policy), [files[name] for name in others(names, group[0]) if name not in group]
+            rng = random.Random(f"{group} {policy}")
+            for kind in MIXED * mixed:
+                add(kind, group, policy, guard, mixed_messages(rng, kind, [files[name] for name in group], rest))
     vectors = np.asarray(embedder.embed(list(row)), dtype=np.float32)
     return found, Space(vectors, Landmarks.of_rules([], [], load_background(embedder)))
+
+
+def mixed_messages(rng: random.Random, kind: str, group: Sequence[Rows], rest: Sequence[Rows]) -> Made:
+    """A conversation on several files' topics; what is off-topic there comes from the other files of the data set."""
+    off, stay = plan(rng, kind), rng.choice((1, 3, 8, 15))
+    strange = [row for rows in group for row in rows.off if str(row.get("source")).endswith("oos")]
+    other = [rng.choice(rest)] if kind == "subject" else rest
+    pool = [row for rows in other for row in rng.sample(rows.on, min(12, len(rows.on))) if "context" not in row]
+    pool += [] if kind == "subject" and pool else rng.sample(strange, min(15, len(strange)))
+    on: list[dict[str, Any]] = []
+    while len(on) < off.count(False):
+        on += drawn(rng, rng.choice(group).on, rng.randint(1, stay))
+    away = drawn(rng, pool, off.count(True))
+    return off, [away.pop() if gone else on.pop() for gone in off]
+
+
+def few(names: Sequence[str]) -> list[tuple[str, ...]]:
+    """Files by twos and threes, within their data set, where it has others."""
+    rng, found = random.Random(7), set()
+    for family in families(names):
+        for size in (2, 2, 2, 3):
+            mixed = rng.sample(family, len(family))
+            found |= {tuple(sorted(mixed[at : at + size])) for at in range(0, len(family) - size + 1, size)}
+    return sorted(group for group in found if len(others(names, group[0])) >= len(group))
 
 
 def others(names: Sequence[str], name: str) -> list[str]:
@@ -168,10 +222,15 @@ def others(names: Sequence[str], name: str) -> list[str]:
     return [other for other in names if other != name and other.split("__")[0] == name.split("__", maxsplit=1)[0]]
 
 
-def groups(names: Sequence[str]) -> list[list[str]]:
-    """Files of one data set (their names start alike), by fours."""
-    families: dict[str, list[str]] = {}
+def families(names: Sequence[str]) -> list[list[str]]:
+    """Files of one data set: their names start alike."""
+    found: dict[str, list[str]] = {}
     for name in names:
-        families.setdefault(name.split("__")[0], []).append(name)
-    cut = [family[start : start + 4] for family in families.values() for start in range(0, len(family), 4)]
+        found.setdefault(name.split("__")[0], []).append(name)
+    return list(found.values())
+
+
+def groups(names: Sequence[str]) -> list[list[str]]:
+    """Files of one data set, by fours."""
+    cut = [family[start : start + 4] for family in families(names) for start in range(0, len(family), 4)]
     return [group for group in cut if len(group) > 1]

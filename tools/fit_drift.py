@@ -32,7 +32,7 @@ from talks import Space, Talk, talks
 
 from topicality.core.drift import Settings
 from topicality.core.drift_change import Detector, log_odds
-from topicality.core.drift_window import ALONE, LAST
+from topicality.core.drift_window import ALONE
 
 Floats = NDArray[np.float64]
 
@@ -71,7 +71,6 @@ class Played:
     place: NDArray[np.int64]  # of the message in its conversation
     cosines: NDArray[np.float32]
     background: Floats
-    distinct: Floats
     spread: float
 
 
@@ -90,15 +89,11 @@ def laid_out(made: list[Talk], space: Space) -> Played:
     unit = space.vectors / np.linalg.norm(space.vectors, axis=1, keepdims=True)
     cosines = np.stack([unit[each] @ unit[each].T for each in rows])
     near = np.array([space.landmarks.among_background(row.astype(np.float64)) for row in unit])[rows]
-    return Played(made, x, read, place, cosines, near[..., 0], near[..., 1], space.landmarks.yardstick or 1.0)
+    return Played(made, x, read, place, cosines, near[..., 0], space.landmarks.yardstick or 1.0)
 
 
-def played(data: Played, d: Detector, seen: Floats | None = None) -> Floats:
-    """The level after each message that was read, shape (N, T); 0 elsewhere. The same as `changed`.
-
-    Args:
-        seen: shape (N, T, F), all NaN; is filled with what the network reads.
-    """
+def played(data: Played, d: Detector) -> Floats:
+    """The level after each message that was read, shape (N, T); 0 elsewhere. The same as `changed`."""
     count, size = data.x.shape
     full = lambda value: np.full(count, float(value))  # noqa: E731 - said six times below
     odds, low, of = full(np.log(d.leave / (1 - d.leave))), full(d.low[0]), full(d.low[1])
@@ -107,7 +102,7 @@ def played(data: Played, d: Detector, seen: Floats | None = None) -> Floats:
     kept, every = np.zeros((count, size), dtype=bool), np.arange(count)
     found = np.zeros((count, size))
     for t in range(size):
-        heard, before = data.read[:, t], (total / weight, low / of, kept.copy() if seen is not None else kept)
+        heard = data.read[:, t]
         x = np.clip(data.x[:, t], d.lowest, d.highest)
         left = 1 / (1 + np.exp(-odds))
         prior = left * (1 - d.back) + (1 - left) * d.leave
@@ -146,31 +141,8 @@ def played(data: Played, d: Detector, seen: Floats | None = None) -> Floats:
         kept[every[over], kept[over].argmax(axis=1)] = False
         held[over] -= 1
         odds = np.where(heard, now, odds)
-        if seen is not None:
-            notice(data, t, now, *before, seen)
         found[:, t] = np.where(heard, 1 / (1 + np.exp(-now)), 0)
     return found
-
-
-def notice(
-    data: Played, t: int, odds: Floats, usual: Floats, low: Floats, kept: NDArray[np.bool_], seen: Floats
-) -> None:
-    """Fill `seen` for message t, in the order of `FEATURES`, as `core.drift_window.joint` does."""
-    now, spread = seen[:, t], data.spread
-    now[:, 0], now[:, LAST] = np.clip(data.x[:, t], -6, 6), odds
-    now[:, 2 * LAST], now[:, 3 * LAST] = data.background[:, t] / spread, data.distinct[:, t]
-    old = kept[:, : max(0, t - LAST + 1)]
-    for age in range(min(t, LAST - 1) + 1):
-        for block in range(4):
-            now[:, block * LAST + age] = seen[:, t - age, block * LAST]
-        nearest = np.where(old, data.cosines[:, t - age, : old.shape[1]], -2).max(axis=1, initial=-2)
-        now[:, 4 * LAST + age] = np.where(old.any(axis=1), (nearest - data.background[:, t - age]) / spread, np.nan)
-    if t >= LAST:
-        now[:, 5 * LAST] = seen[:, t - LAST, LAST]
-    for place, (first, second) in enumerate(((0, 1), (0, 2), (1, 2))):
-        if t >= second:
-            now[:, 5 * LAST + 1 + place] = data.cosines[:, t - first, t - second] / spread
-    now[:, -3], now[:, -2], now[:, -1] = usual, low, np.log1p(min(t, 30))
 
 
 def judged(data: Played, detector: Detector) -> dict[str, dict[str, Any]]:
@@ -211,7 +183,7 @@ def steady(detector: Detector) -> bool:
     read = np.array([[at < len(text) for at in range(size)] for text, _ in cases])
     empty = np.zeros((len(cases), size, size), dtype=np.float32)
     none, zeros = replace(detector, likeness=0.0), np.zeros_like(x)
-    data = Played([], x, read, np.zeros_like(x, dtype=np.int64), empty, zeros, zeros, 1.0)
+    data = Played([], x, read, np.zeros_like(x, dtype=np.int64), empty, zeros, 1.0)
     hits = played(data, none) >= Settings().level
     extreme = replace(data, x=np.where(x < 0, -60.0, x))  # as much as any vector could add
     alone = played(extreme, replace(none, lowest=-60.0)) >= Settings().level
@@ -276,7 +248,7 @@ def usable(names: Sequence[str], path: Path, each: int) -> Played:
 
 def chosen(data: Played, pick: NDArray[np.intp]) -> Played:
     """Some of the conversations."""
-    cut = {key: getattr(data, key)[pick] for key in ("x", "read", "place", "cosines", "background", "distinct")}
+    cut = {key: getattr(data, key)[pick] for key in ("x", "read", "place", "cosines", "background")}
     return replace(data, talks=[data.talks[index] for index in pick], **cut)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topicality.core.drift import Reading, Settings, step
+from topicality.core.drift import Heard, Reading, Settings, step
 from topicality.core.drift_state import DriftState
 from topicality.core.landmarks import Landmarks
 
@@ -19,7 +19,7 @@ def near(direction: Any, index: int, spread: float) -> NDArray[np.float64]:
 
 
 def told(
-    messages: Sequence[tuple[Any, float | None]],
+    messages: Sequence[tuple[Any, Heard | float | None]],
     landmarks: Landmarks | None,
     settings: Settings | None = None,
     start: DriftState | None = None,

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tests.core import drift_talks
 from tests.core.drift_talks import alarms
 
-from topicality.core.drift import Reading, Settings, fed_by, is_stale, step
+from topicality.core.drift import Reading, Settings, fed_by, heard_from, is_stale, step
 from topicality.core.drift_change import Detector
 from topicality.core.drift_state import DriftState
 from topicality.core.landmarks import Landmarks
@@ -317,7 +317,7 @@ def test_a14_a_state_goes_through_json_to_the_last_bit() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"version": 4},
+        {"version": 5},
         {"messages": -1},
         {"messages": 1.5},
         {"odds": "1"},
@@ -590,7 +590,7 @@ def test_hopping_and_moving_among_allowed_topics_never_alarms_with_vectors(stay:
 def test_a_state_of_version_1_goes_on() -> None:
     messages = [(near(TOPIC, index), ON) for index in range(9)]
     old = told(messages, None)[0].to_dict()
-    for name in ("kept", "alike", "likes"):
+    for name in ("kept", "alike", "likes", "readings"):
         del old[name]
     state = DriftState.from_dict({**old, "version": 1})
     assert told([(near(SUBJECTS[0], 0), OFF)], start=state)[1][0].level == run([ON] * 9 + [OFF], SEE)[-1].level
@@ -604,8 +604,10 @@ def test_a_state_of_version_2_goes_on() -> None:
     state, _ = told(messages)
     assert state.kept is not None
     rows = [base64.b64encode(row.tobytes()).decode() for row in state.kept]
-    old = DriftState.from_dict({**state.to_dict(), "version": 2, "kept": rows})
-    assert old.to_dict() == state.to_dict()
+    given = {**state.to_dict(), "version": 2, "kept": rows}
+    del given["readings"]
+    old = DriftState.from_dict(given)
+    assert old.to_dict() == {**state.to_dict(), "readings": None}
     assert told(messages, start=old)[1] == told(messages, start=state)[1]
     assert DriftState.from_dict({**DriftState().to_dict(), "version": 2}).to_dict() == DriftState().to_dict()
 
@@ -703,3 +705,36 @@ def scored(*pairs: tuple[str, float]) -> tuple[RuleScore, ...]:
 )
 def test_what_a_verdict_feeds(verdict: Verdict, fed: float | None) -> None:
     assert fed_by(verdict) == (None if fed is None else pytest.approx(fed))
+    heard = heard_from(verdict)
+    assert (None if heard is None else heard.probability) == (None if fed is None else pytest.approx(fed))
+
+
+@pytest.mark.parametrize(
+    ("verdict", "heard"),
+    [
+        (
+            Verdict("allow", "FOLLOW_UP", "", probability=0.8, method="embedding", scores=scored(("allowed", 0.1))),
+            (0.8, 0.1, 0.8),
+        ),
+        (
+            Verdict("flag", "OFF_TOPIC", "", probability=0.2, method="embedding", scores=scored(("allowed", 0.4))),
+            (0.4, 0.4, 0.2),
+        ),
+        (
+            Verdict("allow", "ON_TOPIC", "", probability=0.95, method="keywords", scores=scored(("allowed", 0.4))),
+            (0.95,) * 3,
+        ),
+        (
+            Verdict("allow", "ON_TOPIC", "", probability=0.9, method="judge", scores=scored(("allowed", 0.4))),
+            (0.9,) * 3,
+        ),
+        (
+            Verdict(
+                "block", "BLOCKED_TOPIC", "", probability=0.75, method="embedding", scores=scored(("allowed", 0.7))
+            ),
+            (0.25,) * 3,
+        ),
+    ],
+)
+def test_both_readings_of_a_verdict(verdict: Verdict, heard: tuple[float, float, float]) -> None:
+    assert heard_from(verdict) == heard

@@ -16,9 +16,24 @@ from tests.core.drift_talks import alarms
 
 from topicality.core.drift import Reading, Settings, reading_of, step
 from topicality.core.drift_change import Detector, level_of
+from topicality.core.drift_heard import Heard
+from topicality.core.drift_memory import MESSAGE, memory_of, standing
 from topicality.core.drift_state import DriftState
-from topicality.core.drift_weights import INNER, INNER_BIAS, MEAN, OUTER, SCALE
-from topicality.core.drift_window import ALONE, BEGUN, FEATURES, LAST, Seen, joint
+from topicality.core.drift_weights import EVIDENCE, JOINT, Network
+from topicality.core.drift_window import (
+    ALONE,
+    BEGUN,
+    FEATURES,
+    KEPT,
+    LAST,
+    OF_ONE,
+    Seen,
+    features,
+    joint,
+    room,
+    summed,
+    weighed,
+)
 from topicality.core.landmarks import Landmarks
 from topicality.errors import InputError
 
@@ -35,7 +50,9 @@ def near(direction: Any, index: int) -> NDArray[np.float64]:
 
 
 def told(
-    messages: Sequence[tuple[Any, float | None]], start: DriftState | None = None, settings: Settings | None = None
+    messages: Sequence[tuple[Any, Heard | float | None]],
+    start: DriftState | None = None,
+    settings: Settings | None = None,
 ) -> tuple[DriftState, list[Reading]]:
     return drift_talks.told(messages, HERE, settings, start)
 
@@ -47,12 +64,13 @@ def talk(about: Any, count: int, probability: float, first: int = 0) -> list[tup
 LEAD = talk(TOPIC, 12, ON)
 
 
-def test_every_feature_has_its_constants() -> None:
-    assert MEAN.shape == SCALE.shape == (len(FEATURES),)
-    assert INNER.shape == (len(FEATURES), len(OUTER))
-    assert INNER_BIAS.shape == OUTER.shape
-    assert all(np.isfinite(table).all() for table in (MEAN, SCALE, INNER, INNER_BIAS, OUTER))
-    assert (SCALE > 0).all()
+@pytest.mark.parametrize(("network", "size"), [(EVIDENCE, len(OF_ONE)), (JOINT, len(FEATURES))])
+def test_every_feature_has_its_weights(network: Network, size: int) -> None:
+    assert network.mean.shape == network.scale.shape == (size,)
+    assert network.inner.shape == (size, len(network.outer))
+    assert network.inner_bias.shape == network.outer.shape
+    assert all(np.isfinite(table).all() for table in network)
+    assert (network.scale > 0).all()
 
 
 def test_a_new_subject_is_noticed_sooner_than_by_the_rule_alone_and_than_the_same_subject() -> None:
@@ -61,7 +79,7 @@ def test_a_new_subject_is_noticed_sooner_than_by_the_rule_alone_and_than_the_sam
     noticed = alarms(told(turned, start)[1])
     assert noticed == [2]
     assert alarms(told(turned, start, alone)[1]) > noticed
-    assert alarms(told(talk(TOPIC, 6, UNSURE, 50), start)[1]) > noticed
+    assert not alarms(told(talk(TOPIC, 6, UNSURE, 50), start)[1])
 
 
 @given(st.integers(0, 40), st.floats(0, 1), st.integers(0, 39), st.integers(1, 30))
@@ -99,42 +117,108 @@ def test_the_window_adds_only_so_much_to_the_rule(messages: list[tuple[int, floa
         assert state.felt <= state.odds + BEGUN
         assert reading.level == level_of(state.felt)
         assert reading_of(state, now=float(index), landmarks=HERE).level == reading.level
-        assert len(state.window) <= LAST
+        assert len(state.window) <= KEPT
+        assert all(abs(one.left) < 20 for one in state.window)
 
 
-SURE = (0.0, -3.0, 2.0, 3.0, 0)  # a message that says little
+SURE = (0.0, None, None, 2.0, 3.0, 0, -3.0, -3.0, -3.0)  # a message that says little
+OLD = np.zeros((0, 3), dtype=np.float32)
 
 
-def least(before: Sequence[float], alike: float, odds: float = -3.0) -> float:
-    """The log-odds of a window of two that looks as far off as can be."""
-    window = (Seen(-6.0, odds, 6.0, 6.0, 0), Seen(-6.0, 8.0, 6.0, 6.0, 0), Seen(-6.0, 8.0, 6.0, 6.0, 0))
-    return joint(window, before, [[9.0, alike, 9.0], [alike, 9.0, 9.0], [9.0, 9.0, 9.0]], 3.5, 0.06, 20)
+def last(*evidence: float) -> tuple[Seen, ...]:
+    return tuple(Seen(*SURE)._replace(evidence=one) for one in evidence)
 
 
-def test_it_may_add_more_only_where_the_last_two_are_nearer_to_each_other_than_to_what_was_said() -> None:
-    assert least([1.0, 1.0, 1.0], 0.9) == pytest.approx(-3.0 + ALONE)
-    assert least([0.8, 1.0, 1.0], 0.9) == pytest.approx(-3.0 + ALONE)
-    assert least([], 0.9) == pytest.approx(-3.0 + ALONE)
-    assert least([0.8], 0.9) == pytest.approx(-3.0 + ALONE)
-    assert -3.0 + ALONE < least([0.8, 0.8, 5.0], 0.9) <= -3.0 + BEGUN
+def near_each_other(alike: float, before: Sequence[float]) -> NDArray[np.float32]:
+    """Cosines of two or three last messages and one remembered one; the first two are so near to each other, and to that."""
+    size = len(before) + 1
+    found = np.ones((size, size), dtype=np.float32)
+    found[0, 1] = found[1, 0] = alike
+    found[-1, :-1] = found[:-1, -1] = before
+    return found
+
+
+def test_it_may_add_more_where_the_last_two_are_nearer_to_each_other_than_to_what_was_said() -> None:
+    assert room(last(-3, -3, -3), near_each_other(0.9, [0.8, 0.8, 5.0])) == BEGUN
+    assert room(last(-3, -3, -3), near_each_other(0.9, [0.8, 1.0, 0.1])) == ALONE
+    assert room(last(-3, -3, -3), near_each_other(0.9, [1.0, 0.8, 0.1])) == ALONE
+    assert room(last(-3, -3, -3), np.ones((3, 3), dtype=np.float32)) == ALONE  # nothing was said
+    assert room(last(-3), np.ones((2, 2), dtype=np.float32)) == ALONE
+
+
+def test_it_may_add_more_where_two_of_the_last_three_speak_for_it() -> None:
+    cosines = near_each_other(0.1, [1.0, 1.0, 1.0])
+    assert room(last(3, -3, 3), cosines) == room(last(-3, 3, 3), cosines) == BEGUN
+    assert room(last(3, -3, -3, 3, 3), cosines) == ALONE
 
 
 def test_the_window_is_read_newest_first(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, Any] = {}
 
-    def recorded(*given: Any) -> float:
-        seen.update(zip(("window", "before", "alike", "usual", "low", "count"), given, strict=True))
+    def recorded(*given: Any) -> tuple[float, Seen]:
+        seen.update(zip(("window", "cosines", "readings", "yardstick"), given, strict=True))
         return joint(*given)
 
     monkeypatch.setattr("topicality.core.drift_change.joint", recorded)
-    messages = [*LEAD[:8], (near(OTHER, 1), 0.4), (near(TOPIC, 2), 0.5), (near(SUBJECTS[3], 3), 0.6)]
+    messages = [*LEAD[:8], (near(OTHER, 1), Heard(0.4, 0.4, 0.2)), (near(TOPIC, 62), 0.5), (near(SUBJECTS[3], 3), 0.6)]
     told(messages)
-    units = [vector / np.linalg.norm(vector) for vector, _ in messages]
-    last, yardstick = np.array(units[:-4:-1]), HERE.yardstick or 0.0
-    assert [level_of(one.own) for one in seen["window"]] == pytest.approx([0.6, 0.5, 0.4, ON])
-    assert np.array(seen["alike"]) == pytest.approx(last @ last.T / yardstick, abs=0.02 / yardstick)
-    assert seen["before"] == pytest.approx((last @ np.array(units[:8]).T).max(axis=1) / yardstick, abs=0.02 / yardstick)
-    assert seen["count"] == len(messages) - 1
+    yardstick = HERE.yardstick or 0.0
+    units = np.array([vector / np.linalg.norm(vector) for vector, _ in messages])
+    every = np.concatenate([units[:-4:-1], units[:8]])
+    assert [level_of(one.own) for one in seen["window"]] == pytest.approx([0.6, 0.5, 0.4, ON, ON])
+    assert [level_of(seen["window"][2].alone), level_of(seen["window"][2].context)] == pytest.approx([0.4, 0.2])
+    assert (seen["window"][0].alone, seen["window"][0].context) == (None, None)
+    assert seen["cosines"] == pytest.approx(every @ every.T / yardstick, abs=0.02 / yardstick)
+    assert seen["readings"].shape == (8, 3)
+    assert np.isnan(seen["readings"][:, :2]).all()
+    found = dict(zip(FEATURES, features(*seen.values()), strict=True))
+    assert found["count"] == pytest.approx(np.log1p(8))
+    assert found["nearest1"] + found["background1"] == pytest.approx(max(every[1] @ units[:8].T) / yardstick, abs=0.2)
+    assert found["like02"] == pytest.approx(every[0] @ every[2] / yardstick, abs=0.2)
+
+
+def test_what_a_message_is_like_and_what_is_usual() -> None:
+    """By hand: three remembered messages, and one that is asked about."""
+    kept = np.array([[1.0, 0.5, 0.3], [0.5, 1.0, 0.1], [0.3, 0.1, 1.0]], dtype=np.float32)
+    readings = np.array([[2.0, 3.0, 0.1], [4.0, 5.0, 0.2], [0.0, 1.0, 0.3]], dtype=np.float32)
+    memory = memory_of(kept, readings, 1.0)
+    assert memory.length == pytest.approx((4.8**0.5) / 3)
+    assert memory.nearest == pytest.approx((0.4 + 0.3 + 0.0) / 3)
+    assert memory.mean == pytest.approx(0.3)
+    assert memory.mean_spread == pytest.approx(np.std([0.4, 0.3, 0.2]), abs=1e-6)
+    assert memory.readings == pytest.approx([2.0, 3.0])
+    asked = np.array([[0.9, 0.6, 0.3]], dtype=np.float32)
+    found = standing(asked, np.array([0.2]), np.array([[0.0, 9.0]]), memory, 1.0)[0]
+    spread = np.std([2.0, 4.0, 0.0]) + 1
+    centre = 0.6 / memory.length - 0.2
+    assert found == pytest.approx([0.7, 0.4, centre, 0.6, -2.0 / spread, 6.0 / spread], abs=1e-5)
+    assert len(found) == len(MESSAGE) - 5
+
+
+def test_the_same_text_again_is_no_witness() -> None:
+    kept = np.array([[1.0, 1.0, 0.2], [1.0, 1.0, 0.2], [0.2, 0.2, 1.0]], dtype=np.float32)
+    memory = memory_of(kept, np.zeros((3, 3), dtype=np.float32), 1.0)
+    assert memory.nearest == pytest.approx(0.2)
+    again = standing(kept[:1], np.zeros(1), np.zeros((1, 2)), memory, 1.0)[0]
+    assert again[:2] == pytest.approx([0.2, 0.2])
+    only = memory_of(kept[:2, :2], np.zeros((2, 3), dtype=np.float32), 1.0)
+    assert np.isnan(standing(kept[:1, :2], np.zeros(1), np.zeros((1, 2)), only, 1.0)[0, :2]).all()
+
+
+def test_evidence_sums_up_and_is_forgotten() -> None:
+    start = -3.0
+    once = summed(start, 5.0)
+    assert start < once < summed(once, 5.0)
+    assert summed(start, -5.0) < summed(start, 0.0) < once
+    odds = 10.0
+    for _ in range(30):
+        odds = summed(odds, -5.0)
+    assert odds < -3.0
+
+
+def test_what_is_not_known_is_as_usual() -> None:
+    assert np.isfinite(weighed(JOINT, np.full(len(FEATURES), np.nan)))
+    assert weighed(EVIDENCE, EVIDENCE.mean) == weighed(EVIDENCE, np.full(len(OF_ONE), np.nan))
 
 
 def test_the_nearest_subject_and_how_distinct_it_is() -> None:
@@ -146,9 +230,9 @@ def test_the_nearest_subject_and_how_distinct_it_is() -> None:
 
 
 def test_the_rule_before_the_window_counts_too() -> None:
-    window = (Seen(0.0, 0.0, 2.0, 3.0, 0),) * LAST
-    alike = [[1.0] * LAST] * LAST
-    found = {joint((*window, Seen(0.0, odds, 2.0, 3.0, 0)), [2.0] * LAST, alike, 3.5, 0.06, 9) for odds in (-2.0, 0.0)}
+    window = last(-3, -3, -3)
+    alike = np.ones((LAST, LAST), dtype=np.float32)
+    found = {joint((*window, Seen(*SURE)._replace(odds=odds)), alike, OLD, 1.0)[0] for odds in (-2.0, 0.0)}
     assert len(found) == 2
 
 
@@ -156,12 +240,12 @@ def test_what_the_window_itself_left_among_the_remembered_is_no_witness() -> Non
     """A new subject that the guard takes for allowed is remembered, but does not vouch for itself."""
     start, _ = told(LEAD)
     state, _ = told(talk(OTHER, 2, ON, 50), start)
-    assert [seen.kept for seen in state.window] == [1, 1, 1]
+    assert [seen.kept for seen in state.window] == [1] * KEPT
     assert state.kept is not None
     own = near(OTHER, 70)
     vouched, _ = step(state, own, UNSURE, now=20, landmarks=HERE)
     forgotten = DriftState.from_dict(
-        {**state.to_dict(), "window": [[*seen[:4], 0] for seen in state.window]}
+        {**state.to_dict(), "window": [list(seen._replace(kept=0)) for seen in state.window]}
     )  # as if both had been said before
     other, _ = step(forgotten, own, UNSURE, now=20, landmarks=HERE)
     assert vouched.odds == other.odds
@@ -172,7 +256,7 @@ def test_what_the_window_itself_left_among_the_remembered_is_no_witness() -> Non
 
 def test_without_a_vector_the_rule_speaks_alone_and_the_window_begins_anew() -> None:
     start, _ = told([*LEAD, *talk(OTHER, 1, UNSURE, 50)])
-    assert len(start.window) == LAST
+    assert len(start.window) == KEPT
     blind, reading = told([(None, UNSURE)], start)
     assert (blind.felt, blind.window, blind.lately) == (None, (), None)
     assert reading[0].level == level_of(blind.odds)
@@ -206,8 +290,8 @@ def test_resuming_gives_the_same_decisions(probabilities: list[float | None], cu
 
 
 def test_the_state_stays_bounded() -> None:
-    first, _ = told(talk(TOPIC, 30, ON))
-    longer, _ = told(talk(TOPIC, 200, ON, 30), first)
+    first, _ = told(talk(TOPIC, 40, ON))
+    longer, _ = told(talk(TOPIC, 200, ON, 40), first)
     assert len(json.dumps(longer.to_dict())) < len(json.dumps(first.to_dict())) + 100
     assert longer.lately is not None
     assert longer.lately.shape == (LAST - 1, SIZE)
@@ -220,15 +304,18 @@ def test_the_state_stays_bounded() -> None:
         {"window": "x"},
         {"window": []},  # directions of none
         {"window": [list(SURE)]},  # of two for one
-        {"window": [list(SURE)] * 4},
+        {"window": [list(SURE)] * 6},
         {"window": [list(SURE[:4])] * 3},
-        {"window": [[*SURE[:4], 2]] * 3},
+        {"window": [[*SURE[:5], 2, *SURE[6:]]] * 3},
         {"window": [["1", *SURE[1:]]] * 3},
         {"window": [[float("nan"), *SURE[1:]]] * 3},
         {"window": [3, 3, 3]},
         {"lately": None},
         {"lately": "!"},
         {"lately": ["fwA="]},
+        {"readings": "!"},
+        {"readings": "AACAPwAAgD8AAIA/"},  # of one message
+        {"kept": None},  # readings of none
         {"felt": "1"},
         {"felt": float("inf")},
     ],
@@ -240,11 +327,62 @@ def test_a_damaged_window_is_refused(change: dict[str, Any]) -> None:
         DriftState.from_dict({**state.to_dict(), **change})
 
 
-def test_a_state_of_version_2_goes_on_and_learns_its_window() -> None:
-    state, _ = told(LEAD, settings=Settings(detector=Detector()))
-    old = {**state.to_dict(), "version": 2, "kept": None}
-    for name in ("felt", "window", "lately"):
-        del old[name]
+@pytest.mark.parametrize("version", [2, 3])
+def test_an_older_state_goes_on_and_learns_its_window(version: int) -> None:
+    state, _ = told(LEAD)
+    old = {**state.to_dict(), "version": version, "window": [[0.5, -3.0, 2.0, 3.0, 1]] * 3}
+    del old["readings"]
+    if version == 2:
+        for name in ("felt", "window", "lately"):
+            del old[name]
+        old["kept"] = None
     resumed = DriftState.from_dict(old)
-    assert (resumed.felt, resumed.window, resumed.lately) == (None, (), None)
-    assert told(talk(TOPIC, 4, ON, 40), resumed)[0].felt is not None
+    assert (resumed.window, resumed.lately, resumed.readings) == ((), None, None)
+    assert resumed.felt == (None if version == 2 else state.felt)
+    onward, readings = told(talk(TOPIC, 4, ON, 40), resumed)
+    assert onward.felt is not None
+    assert onward.readings is not None
+    assert onward.kept is not None
+    assert len(onward.readings) == len(onward.kept)
+    assert not alarms(readings)
+    assert DriftState.from_dict(onward.to_dict()).to_dict() == onward.to_dict()
+
+
+# --- both readings of a verdict
+
+
+def test_both_readings_of_a_message_are_remembered_with_it() -> None:
+    state, _ = told([(near(TOPIC, index), Heard(0.9, 0.5, 0.9)) for index in range(40)])
+    assert state.readings is not None
+    assert state.kept is not None
+    assert len(state.readings) == len(state.kept) == Detector().keep
+    assert state.readings[:, 0] == pytest.approx(0.0, abs=1e-6)
+    assert state.readings[:, 1] == pytest.approx(np.log(9), abs=1e-5)
+    assert not state.readings.flags.writeable
+
+
+def test_readings_move_the_window_but_not_the_rule() -> None:
+    start, _ = told([(near(TOPIC, index), Heard(ON, ON, ON)) for index in range(12)])
+    plain, _ = step(start, near(OTHER, 1), 0.4, now=20, landmarks=HERE)
+    both, _ = step(start, near(OTHER, 1), Heard(0.4, 0.01, 0.4), now=20, landmarks=HERE)
+    assert plain.odds == both.odds
+    assert plain.window[0].evidence != both.window[0].evidence
+
+
+@pytest.mark.parametrize(
+    "heard", [Heard(0.5), Heard(0.5, None, 0.5), Heard(0.5, 0.5), Heard(1.0, 0.0, 1.0), Heard(0, 0, 0)]
+)
+def test_a_reading_may_be_unknown(heard: Heard) -> None:
+    state, readings = told([*LEAD, (near(OTHER, 3), heard), (None, heard), *talk(TOPIC, 2, ON, 70)])
+    assert all(np.isfinite(reading.level) for reading in readings)
+    assert DriftState.from_dict(json.loads(json.dumps(state.to_dict(), allow_nan=False))).to_dict() == state.to_dict()
+
+
+@pytest.mark.parametrize("heard", [Heard(0.5, 2.0), Heard(0.5, 0.5, float("nan")), Heard(-0.1), Heard(None, 0.5)])  # type: ignore[arg-type]  # on purpose
+def test_a_reading_out_of_its_range_is_an_error(heard: Heard) -> None:
+    with pytest.raises(InputError):
+        step(None, TOPIC, heard, now=0)
+
+
+def test_without_a_vector_both_readings_are_the_better_one() -> None:
+    assert told([(None, Heard(0.4, 0.1, 0.4))] * 5)[1] == told([(None, 0.4)] * 5)[1]

@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from topicality.core.drift_change import SEEING, Detector, changed, level_of
+from topicality.core.drift_heard import Heard, fed_by, heard_from
 from topicality.core.drift_state import DriftState, is_count, is_number
 from topicality.core.landmarks import Heading, Landmarks
 from topicality.errors import ConfigError, InputError, SpaceMismatchError
-from topicality.types import Space, Verdict
+from topicality.types import Space
 
-_NOT_READ = frozenset({"SMALL_TALK", "NOT_CHECKED", "LANGUAGE_NOT_COVERED", "ERROR"})
+__all__ = ["Heard", "Method", "Reading", "Settings", "fed_by", "heard_from", "is_stale", "reading_of", "step"]
 
 Method = Literal["change", "ema"]
 
@@ -102,32 +103,10 @@ class Reading:
     restarted: bool
 
 
-def fed_by(verdict: Verdict) -> float | None:
-    """The best allowed probability of a message, from the guard's verdict, whatever that decided.
-
-    The better one of two readings counts: the message alone, and with what was said before. Alone, a follow-up ("on
-    Saturday") looks off-topic; with its context, a message that stands alone is blurred by its neighbours (docs/drift.md).
-
-    Returns:
-        A probability, or None for a message that says nothing about drift: small talk, not checked, no allowed rule.
-    """
-    if verdict.reason_code in _NOT_READ:
-        return None
-    allowed = [entry.probability for entry in verdict.scores if entry.side == "allowed"]
-    own = verdict.probability
-    if verdict.reason_code == "BLOCKED_TOPIC":
-        return min([*allowed, 1.0 - own]) if own is not None else None
-    if verdict.scores and not allowed:
-        return None
-    if verdict.reason_code == "OFF_TOPIC" and verdict.method == "judge":
-        return own
-    return max([*allowed, own]) if own is not None else None
-
-
 def step(
     state: DriftState | None,
     vector: ArrayLike | None,
-    probability: float | None,
+    probability: Heard | float | None,
     *,
     now: float,
     settings: Settings | None = None,
@@ -139,8 +118,9 @@ def step(
     Args:
         state: of the session so far; None for a new one.
         vector: the message's embedding, shape (D,); None when there is none ("ema" then does not count the message).
-        probability: the message's best allowed probability (`fed_by`); None when it says nothing: small talk, unchecked
-            ("change" then does not count the message, and its vector is not looked at).
+        probability: the message's best allowed probability, by both readings of its verdict (`heard_from`), or by the better
+            one (`fed_by`), which notices later; None when it says nothing: small talk, unchecked ("change" then does not
+            count the message, and its vector is not looked at).
         now: seconds on a clock of the caller's; going backwards counts as standing still.
         landmarks: what the running vector is held against; "ema" needs an allowed one, otherwise all is drift.
         space: of the vector; the session keeps to its first one.
@@ -155,8 +135,8 @@ def step(
     settings = settings or _DEFAULTS
     if not is_number(now):
         raise InputError(f"the time must be a finite number of seconds, got {now!r}")
-    if probability is not None and not (is_number(probability) and 0 <= probability <= 1):
-        raise InputError(f"a probability must be a number in [0, 1] or None, got {probability!r}")
+    heard = _heard(probability)
+    probability = None if heard is None else heard.probability
     array = None if vector is None else _vector(vector)
     restarted = state is not None and is_stale(state, now, settings.timeout)
     before = DriftState() if state is None or restarted else state
@@ -181,7 +161,7 @@ def step(
     if not read:
         return after, _reading(after, settings, landmarks, counted=False, alarm=False, restarted=restarted)
     if settings.method == "change":
-        after = changed(after, probability or 0.0, array, settings.detector, landmarks)
+        after = changed(after, heard or Heard(0.0), array, settings.detector, landmarks)
         level = level_of(_felt(after))
         gone, back = level >= settings.level, level < settings.rearm
         streak = before.drift_streak + 1 if gone else 0
@@ -277,6 +257,16 @@ def _same_space(state: DriftState, array: NDArray[np.float64], landmarks: Landma
     if state.running is not None and len(state.running) != len(array):
         raise SpaceMismatchError(f"dimension {len(state.running)}", got)
     return named or state.space
+
+
+def _heard(given: Heard | float | None) -> Heard | None:
+    heard = given if given is None or isinstance(given, Heard) else Heard(given)
+    for value in heard or ():
+        if value is not None and not (is_number(value) and 0 <= value <= 1):
+            raise InputError(f"a probability must be a number in [0, 1] or None, got {value!r}")
+    if heard is not None and heard.probability is None:
+        raise InputError("what was heard of a message needs a probability; give None for a message that says nothing")
+    return heard
 
 
 def _vector(given: ArrayLike) -> NDArray[np.float64]:

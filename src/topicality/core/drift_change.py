@@ -9,8 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from topicality.core.drift_heard import Heard
+from topicality.core.drift_memory import bounded
 from topicality.core.drift_state import DriftState
-from topicality.core.drift_window import LAST, Seen, joint
+from topicality.core.drift_window import KEPT, LAST, Seen, joint
 from topicality.core.landmarks import Landmarks
 
 _FURTHEST = 1e-9  # a probability of 0 or 1 is far away, not infinite
@@ -61,7 +63,7 @@ class Detector:
     most: float = 2.75
     doubt: float = 2.0
     few: float = 0.5
-    keep: int = 12
+    keep: int = 32
     surely_on: float = 0.8
     own_part: float = -0.85
     memory: float = 30.0
@@ -73,7 +75,7 @@ BLIND = Detector(back=0.01, follow=0.2, lowest=-4.0, highest=8.0, most=50.0, mem
 
 def changed(
     state: DriftState,
-    probability: float,
+    heard: Heard,
     vector: NDArray[np.float64] | None,
     detector: Detector | None,
     landmarks: Landmarks | None,
@@ -81,7 +83,7 @@ def changed(
     """Bayes' rule for "has left", and what the message teaches about this conversation if it has not.
 
     Args:
-        probability: the message's best allowed probability.
+        heard: the message's best allowed probability, by one reading or both.
         vector: the message's embedding, shape (D,); without it, or without a background among the landmarks, only the
             probability speaks. detector: None for `SEEING` and the last messages together, or `BLIND`, as there is
             something to see or not.
@@ -98,7 +100,7 @@ def changed(
     else:
         start, low, of, total, weight = state.odds, state.low, state.of, state.total, state.weight
         alike, likes = state.alike, state.likes or detector.usual_weight
-    own = log_odds(probability)
+    own = log_odds(heard.probability)
     x = min(max(own, detector.lowest), detector.highest)
     left = level_of(start)
     prior = left * (1 - detector.back) + (1 - left) * detector.leave
@@ -107,9 +109,10 @@ def changed(
     trust, like, near = 0.0, 0.0, None
     if direction is not None and landmarks is not None:
         near = _near(state, direction, landmarks, together)
-        if near.kept:
-            trust = len(near.kept[0]) / (len(near.kept[0]) + detector.few)
-            far = max(near.kept[0]) - near.background - detector.alike
+        held = len(near.cosines) - near.asked
+        if held:
+            trust = held / (held + detector.few)
+            far = float(near.cosines[0, near.asked :].max()) - near.background - detector.alike
             like = min(max(far, detector.least_alike), detector.most_alike)
             like_usual = like - detector.alike_follow * alike / likes
             if like_usual < 0:  # unlike what was said before, but perhaps another allowed topic
@@ -118,21 +121,23 @@ def changed(
     ratio = math.exp(min(evidence, detector.most))
     share = low / of  # of this conversation's on-topic messages that look off-topic
     under_on = share * ratio + 1 - share
-    usual = total / weight, share
     odds = log_odds(prior) + math.log(((1 - detector.looks_on) * ratio + detector.looks_on) / under_on)
     on = 1 - level_of(odds)
     low, of = low + on * share * ratio / under_on, of + on
     total, weight = total + on * max(x, -1.0), weight + on
     alike, likes = alike + on * trust * max(like, -2.0), likes + on * trust
     fade, dim, pale = (min(1.0, detector.memory / count) for count in (of, weight, likes))
-    kept = state.kept
-    if direction is not None and x >= detector.own_part and on >= detector.surely_on:
+    kept, readings = state.kept, state.readings
+    alone, context = (None if one is None else log_odds(one) for one in (heard.alone, heard.context))
+    if direction is not None and near is not None and x >= detector.own_part and on >= detector.surely_on:
         kept = remembered(kept, direction, detector.keep)
+        readings = _noted(readings, (alone, context, near.background), len(kept))
     felt: float | None = None
     window: tuple[Seen, ...] = ()
     if together and near is not None:
-        seen = Seen(own, odds, near.background, near.distinct, int(kept is not state.kept))
-        felt, window = _read_together(state, seen, near, usual)
+        mine = int(kept is not state.kept)
+        seen = Seen(own, alone, context, near.background, near.distinct, mine, odds)
+        felt, window = _read_together(state, seen, near)
     return replace(
         state,
         odds=odds,
@@ -146,31 +151,34 @@ def changed(
         alike=alike * pale,
         likes=likes * pale,
         kept=kept,
+        readings=readings,
     )
 
 
-def _read_together(
-    state: DriftState, seen: Seen, near: _Near, usual: tuple[float, float]
-) -> tuple[float, tuple[Seen, ...]]:
-    window = (seen, *state.window)
-    old = len(state.kept if state.kept is not None else ()) - sum(one.kept for one in window[1:LAST])
-    likest = [max(row[:old]) for row in near.kept] if old > 0 else []  # what the window itself left there is no witness
-    return joint(window, likest, near.alike, *usual, state.counted), window[:LAST]
+def _read_together(state: DriftState, seen: Seen, near: _Near) -> tuple[float, tuple[Seen, ...]]:
+    window = (seen, *state.window)[:KEPT]
+    held = 0 if state.kept is None else len(state.kept)
+    old = max(0, held - sum(one.kept for one in window[1:LAST]))  # what the window itself left there is no witness
+    size = near.asked + old
+    readings = np.full((old, 3), np.nan, np.float32) if state.readings is None else state.readings[:old]
+    felt, newest = joint(window, near.cosines[:size, :size], readings, near.yardstick)
+    return felt, (newest, *window[1:])
 
 
 class _Near(NamedTuple):
-    """Cosines in standard deviations of the cosine between two background subjects.
+    """Cosines in standard deviations of the cosine between two background subjects: the `yardstick`.
 
     Attributes:
         background: to the nearest background subject. distinct: see `Landmarks.among_background`.
-        kept: of the message, and of the last ones if they are read together, newest first, to each remembered one.
-        alike: of the same ones to each other.
+        cosines: shape (A + K, A + K), to each other, of the A last messages, newest first (the message alone if they are not
+            read together), and the K remembered ones. asked: A.
     """
 
     background: float
     distinct: float
-    kept: list[list[float]]
-    alike: list[list[float]]
+    yardstick: float
+    cosines: NDArray[np.float32]
+    asked: int
 
 
 def _near(state: DriftState, direction: NDArray[np.float64], landmarks: Landmarks, together: bool) -> _Near:
@@ -178,15 +186,25 @@ def _near(state: DriftState, direction: NDArray[np.float64], landmarks: Landmark
     background, distinct = landmarks.among_background(direction)
     lately = state.lately[::-1] if together and state.lately is not None else None
     rows = [one for one in (lately, state.kept) if one is not None]
-    if not rows:
-        return _Near(background / yardstick, distinct, [], [[1.0 / yardstick]])
-    past = np.concatenate(rows).astype(np.float32)
-    past /= np.sqrt(np.einsum("ij,ij->i", past, past))[:, None]
-    asked = 1 + (0 if lately is None else len(lately))
-    every = np.concatenate([direction[None].astype(np.float32), past])
-    cosines = (every[:asked] @ every.T / yardstick).tolist()
-    kept = [row[asked:] for row in cosines] if state.kept is not None else []
-    return _Near(background / yardstick, distinct, kept, [row[:asked] for row in cosines])
+    every = direction[None].astype(np.float32)
+    if rows:
+        past = np.concatenate(rows).astype(np.float32)
+        past /= np.sqrt(np.einsum("ij,ij->i", past, past))[:, None]
+        every = np.concatenate([every, past])
+    cosines = every @ every.T / np.float32(yardstick)
+    return _Near(background / yardstick, distinct, yardstick, cosines, 1 + (0 if lately is None else len(lately)))
+
+
+def _noted(
+    readings: NDArray[np.float32] | None, reading: tuple[float | None, float | None, float], count: int
+) -> NDArray[np.float32]:
+    """The readings of `count` remembered messages, shape (count, 3), with one more; NaN for what is not known."""
+    found = np.full((count, 3), np.nan, dtype=np.float32)
+    if readings is not None and count > 1:
+        found[-1 - min(len(readings), count - 1) : -1] = readings[-(count - 1) :]
+    found[-1] = (bounded(reading[0]), bounded(reading[1]), reading[2])
+    found.flags.writeable = False
+    return found
 
 
 def remembered(kept: NDArray[np.int8] | None, direction: NDArray[np.float64], most: int) -> NDArray[np.int8]:

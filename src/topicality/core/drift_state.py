@@ -11,13 +11,13 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from topicality.core.drift_window import LAST, Seen
+from topicality.core.drift_window import KEPT, LAST, Seen
 from topicality.errors import InputError
 
-VERSION = 3
+VERSION = 4
 _SINCE_2: dict[str, Any] = {"alike": 0.0, "likes": 0.0, "kept": None}  # a state of version 1 knows nothing of these
-_SINCE_3: dict[str, Any] = {"felt": None, "window": [], "lately": None}  # nor one of version 2 of these
-_PACKED = frozenset({"running", "kept", "window", "lately"})
+_SINCE_4: dict[str, Any] = {"readings": None}  # nor one of version 3 of this; its window is left behind
+_PACKED = frozenset({"running", "kept", "readings", "window", "lately"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,9 +31,10 @@ class DriftState:
         odds: log-odds that the conversation is off its topics. low, of: on-topic messages so far that looked off-topic,
             of how many. total, weight: their log-odds, summed, and how many. mean: running mean of the probabilities.
         alike, likes: their likeness (`core.drift_change`), summed, and of how many. kept: shape (K, D), int8, directions of
-            the last on-topic messages; None before the first.
+            the last on-topic messages; None before the first. readings: shape (K, 3), float32, of the same ones
+            (`core.drift_memory.memory_of`); None when they are not known.
         felt: log-odds by the last messages together (`core.drift_window`); None where they cannot be seen, then `odds` count.
-            window: what is remembered of up to three of them, newest first. lately: shape (K, D), int8, directions of the
+            window: what is remembered of up to five of them, newest first. lately: shape (K, D), int8, directions of the
             last two, newest last.
         drift_streak, off_topic_streak: messages in a row. armed: whether the next drift raises the alarm.
         since: messages counted since the last alarm; None before the first.
@@ -52,6 +53,7 @@ class DriftState:
     alike: float = 0.0
     likes: float = 0.0
     kept: NDArray[np.int8] | None = None
+    readings: NDArray[np.float32] | None = None
     felt: float | None = None
     window: tuple[Seen, ...] = ()
     lately: NDArray[np.int8] | None = None
@@ -66,17 +68,20 @@ class DriftState:
         plain = {name: getattr(self, name) for name in _NAMES if name not in _PACKED}
         running = None if self.running is None else _packed(self.running.astype("<f8", copy=False))
         kept = None if self.kept is None else _packed(self.kept)
+        readings = None if self.readings is None else _packed(self.readings.astype("<f4", copy=False))
         lately = None if self.lately is None else _packed(self.lately)
         window = [list(seen) for seen in self.window]
-        return {"version": VERSION, **plain, "running": running, "kept": kept, "window": window, "lately": lately}
+        packed = {"running": running, "kept": kept, "readings": readings, "window": window, "lately": lately}
+        return {"version": VERSION, **plain, **packed}
 
     @classmethod
     def from_dict(cls, data: object) -> DriftState:
-        """A state from `to_dict`, also of versions 1 and 2. Raises InputError: another one, a missing or malformed value."""
-        if not isinstance(data, Mapping) or data.get("version") not in (1, 2, VERSION):
+        """A state from `to_dict`, also of versions 1 to 3. Raises InputError: another one, a missing or malformed value."""
+        if not isinstance(data, Mapping) or data.get("version") not in (1, 2, 3, VERSION):
             raise InputError(f"a drift state of version {VERSION} is needed; start the session afresh")
-        if data["version"] != VERSION:
-            data = {**(_SINCE_2 if data["version"] == 1 else {}), **_SINCE_3, **data}
+        if data["version"] < VERSION:
+            data = {**(_SINCE_2 if data["version"] == 1 else {}), **_SINCE_4, **data, "window": [], "lately": None}
+            data = {"felt": None, **data}
         if data.keys() != _ENTRIES:
             raise InputError(f"a drift state has other entries than expected: {sorted(set(data) ^ _ENTRIES)}")
         values = {name: data[name] for name in _NAMES}
@@ -91,6 +96,7 @@ class DriftState:
                 raise InputError("a drift state has an unusable vector")
         if values["kept"] is not None:
             values["kept"] = _rows(values["kept"], values["running"], data["version"])
+        values["readings"] = _readings(values["readings"], values["kept"])
         if values["lately"] is not None:
             values["lately"] = _rows(values["lately"], values["running"], VERSION)
         values["window"] = _window(values["window"], values["lately"])
@@ -137,19 +143,28 @@ def _rows(packed: object, running: NDArray[np.float64] | None, version: int) -> 
     return array.reshape(-1, size)
 
 
+def _readings(packed: object, kept: NDArray[np.int8] | None) -> NDArray[np.float32] | None:
+    if packed is None:
+        return None
+    array = _unpacked(packed, "<f4")
+    if kept is None or len(array) != 3 * len(kept) or np.isinf(array).any():
+        raise InputError("a drift state has readings that cannot be")
+    return array.reshape(-1, 3)
+
+
 def _window(given: object, lately: NDArray[np.int8] | None) -> tuple[Seen, ...]:
     seen: list[Any] = given if isinstance(given, list) else [given]
-    shaped = all(isinstance(one, list) and len(one) == len(Seen._fields) and all(map(is_number, one)) for one in seen)
+    shaped = all(isinstance(one, list) and len(one) == len(Seen._fields) and _is_seen(*one) for one in seen)
     window = tuple(Seen(*one) for one in seen) if shaped else ()
     directions = 0 if lately is None else len(lately)
-    if (
-        not shaped
-        or len(seen) > LAST
-        or directions != min(len(seen), LAST - 1)
-        or {one.kept for one in window} - {0, 1}
-    ):
+    if not shaped or len(seen) > KEPT or directions != min(len(seen), LAST - 1):
         raise InputError("a drift state has last messages that cannot be")
     return window
+
+
+def _is_seen(own: object, alone: object, context: object, *rest: object) -> bool:
+    read = (value for value in (alone, context) if value is not None)
+    return all(map(is_number, (own, *read, *rest))) and rest[Seen._fields.index("kept") - 3] in {0, 1}
 
 
 def _fits(name: str, value: object) -> bool:

@@ -1,8 +1,13 @@
-"""The last three messages together: do they make a turn away from what the conversation was about? Pure.
+"""The last messages together: do they make a turn away from what the conversation was about? Pure.
 
 A message alone often does not tell. Three that are like each other and unlike all that was said on-topic before do, and so
-do three about three different things in a conversation that had one subject. A small network reads them; it was fitted
-after the rule of `core.drift_change`, whose log-odds are among what it reads (`tools/fit_drift_window.py`).
+do three about three different things in a conversation that had one subject. Three steps, with weights that
+`tools/fit_drift_window.py` fits after the rule of `core.drift_change`:
+
+    evidence  a small network: does this message alone speak for off-topic, given what is remembered of the conversation?
+    left      its evidence summed up over the conversation, by Shiryaev's rule (1963)
+    joint     a network over the last three messages, their likeness to each other, and what the first two steps and the
+              rule made of the messages so far
 """
 
 from __future__ import annotations
@@ -12,77 +17,148 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from topicality.core.drift_weights import BIAS, INNER, INNER_BIAS, MEAN, OUTER, SCALE
+from topicality.core.drift_memory import MESSAGE, Floats, Memory, bounded, memory_of, standing
+from topicality.core.drift_weights import EVIDENCE, JOINT, Network
 
 LAST = 3  # messages that are read together
+KEPT = 5  # messages of which something is remembered
+_COMMON = ("count", "nearest", "nearest_spread", "mean", "mean_spread")
+_READINGS = ("alone", "context", "alone_spread", "context_spread")
 FEATURES = (
-    *(f"{name}{age}" for name in ("own", "odds", "background", "distinct", "before") for age in range(LAST)),
-    "odds3",
+    *(f"{name}{age}" for age in range(LAST) for name in MESSAGE),
+    "count",
+    *(f"usual_{name}" for name in (*_COMMON[1:], *_READINGS)),
     "like01",
     "like02",
     "like12",
-    "usual",
-    "low",
-    "count",
+    *(f"odds{age}" for age in range(LAST + 1)),
+    *(f"left{age}" for age in range(LAST + 1)),
+    *(f"evidence{age}" for age in range(KEPT)),
 )
-ALONE, BEGUN = 0.85, 3.0  # log-odds that the window may add to the rule's: so little that one message never alarms, but
+OF_ONE = (*range(len(MESSAGE)), LAST * len(MESSAGE))  # where those of `evidence` are among them
+ALONE, BEGUN = 0.85, 6.0  # log-odds that the window may add to the rule's: so little that one message never alarms, but
 # more where the last two are nearer to each other than to anything said before: another subject has begun
-_FURTHEST = 6.0  # log-odds of a message
-_MEANS: list[float] = MEAN.tolist()
-_OLDEST = 30  # messages: a conversation of more counts as one of these
+SUSPECT = 0.0  # evidence from which a message speaks for off-topic by itself; two of the last three may add BEGUN too
+_SURE = 6.0  # log-odds: more counts as this
+_LEAVE, _BACK = 0.03, 0.02  # probability that a conversation leaves its topics, a message, and comes back
+START = math.log(_LEAVE / (1.0 - _LEAVE))  # log-odds that it has left, before any message
+_LOOKS_ON, _LOOKS_OFF = 0.2, 0.06  # share of off-topic messages that look on-topic, and the other way round
+_STEEPNESS, _TURN = 0.6, -0.3  # of the evidence, for each unit; what speaks for neither side
+_LEAST, _MOST = -4.0, 2.75  # log of the likelihood ratio of one message
 
 
 class Seen(NamedTuple):
     """What a window remembers of one message.
 
     Attributes:
-        own: log-odds that it is allowed. odds: that the conversation has left, by the rule, after it.
+        own: log-odds that it is allowed, by the better reading; alone, context: by each of the two, None when unknown.
         background: cosine to the nearest background subject, in spreads (`Landmarks.yardstick`). distinct: how far that is
             above its mean cosine to them, in s.d. kept: 1 if its direction was remembered as on-topic, else 0.
+        odds: log-odds that the conversation has left, by the rule, after it. evidence: log-odds that the message is
+            off-topic, by its own features. left: as `odds`, by the sum of the evidence.
     """
 
     own: float
-    odds: float
+    alone: float | None
+    context: float | None
     background: float
     distinct: float
     kept: int
+    odds: float
+    evidence: float = 0.0
+    left: float = 0.0
 
 
 def joint(
     window: tuple[Seen, ...],
-    before: Sequence[float],
-    alike: Sequence[Sequence[float]],
-    usual: float,
-    low: float,
-    count: int,
-) -> float:
-    """Log-odds that the conversation has left its topics, by its last messages together.
+    cosines: NDArray[np.float32],
+    readings: NDArray[np.float32],
+    yardstick: float,
+) -> tuple[float, Seen]:
+    """Log-odds that the conversation has left its topics, by its last messages together; and the newest, with its evidence.
 
     Args:
-        window: the message and up to three before it, newest first. before: cosine, in spreads, of the first three of them to
-            the nearest direction remembered before them; empty when there is none. alike: shape (K, K), of the same ones
-            to each other.
-        usual, low: the conversation's usual log-odds and share of low messages before this one. count: messages read
-            before this one.
-    Cost: O(1).
+        window: the message and up to four before it, newest first; evidence and left of the newest are not yet known.
+        cosines: shape (A + K, A + K), in spreads: of the first A = min(3, len(window)) of them, and of the K directions
+            remembered before them, to each other. readings: shape (K, 3), see `core.drift_memory.memory_of`.
+    Cost: O(K²).
     """
-    found = _MEANS.copy()  # what is not known is as usual
-    for age, seen in enumerate(window[:LAST]):
-        found[age], found[LAST + age] = min(max(seen.own, -_FURTHEST), _FURTHEST), seen.odds
-        found[2 * LAST + age], found[3 * LAST + age] = seen.background, seen.distinct
-    for age, nearest in enumerate(before):
-        found[4 * LAST + age] = nearest - window[age].background
-    if len(window) > LAST:
-        found[5 * LAST] = window[LAST].odds
-    for place, (first, second) in enumerate(((0, 1), (0, 2), (1, 2)), 5 * LAST + 1):
-        if second < len(alike):
-            found[place] = alike[first][second]
-    found[-3:] = usual, low, math.log1p(min(count, _OLDEST))
-    begun = len(before) > 1 and alike[0][1] > max(before[:2])
-    return min(_weighed(found), window[0].odds + (BEGUN if begun else ALONE))
+    found = features(window, cosines, readings, yardstick)
+    evidence = weighed(EVIDENCE, found[_OF_ONE])
+    before = window[1].left if len(window) > 1 else START
+    newest = window[0]._replace(evidence=evidence, left=summed(before, evidence))
+    window = (newest, *window[1:])
+    sequence(found, window)
+    return min(weighed(JOINT, found), newest.odds + room(window, cosines)), newest
 
 
-def _weighed(found: list[float]) -> float:
-    standard = np.minimum(np.maximum((np.array(found) - MEAN) / SCALE, -4.0), 4.0)
-    return float(np.tanh(standard @ INNER + INNER_BIAS) @ OUTER) + BIAS
+def features(
+    window: tuple[Seen, ...], cosines: NDArray[np.float32], readings: NDArray[np.float32], yardstick: float
+) -> Floats:
+    """What the networks read, in the order of `FEATURES`; NaN where nothing is known, and for what `sequence` fills in."""
+    found = np.full(len(FEATURES), np.nan)
+    last = window[:LAST]
+    memory = memory_of(cosines[len(last) :, len(last) :], readings, yardstick)
+    plain = np.array(
+        [[_sure(one.own), bounded(one.alone), bounded(one.context), one.background, one.distinct] for one in last]
+    )
+    stands = standing(cosines[: len(last), len(last) :], plain[:, 3], plain[:, 1:3], memory, yardstick)
+    told = len(last) * len(MESSAGE)
+    found[:told] = np.concatenate([plain, stands], axis=1).ravel()
+    _tell_memory(found, memory)
+    for place, (first, second) in enumerate(((0, 1), (0, 2), (1, 2)), _LIKE):
+        if second < len(last):
+            found[place] = cosines[first, second]
+    for age, one in enumerate(window[: LAST + 1]):
+        found[_ODDS + age] = one.odds
+    return found
+
+
+def sequence(found: Floats, window: Sequence[Seen]) -> None:
+    """Fill in what was made of the messages so far."""
+    for age, one in enumerate(window[: LAST + 1]):
+        found[_LEFT + age] = one.left
+    for age, one in enumerate(window[:KEPT]):
+        found[_EVIDENCE + age] = _sure(one.evidence)
+
+
+def summed(before: float, evidence: float) -> float:
+    """Log-odds that the conversation has left, after one more message's evidence."""
+    left = 1.0 / (1.0 + math.exp(-before))
+    prior = left * (1.0 - _BACK) + (1.0 - left) * _LEAVE
+    ratio = math.exp(min(max(_STEEPNESS * (_sure(evidence) - _TURN), _LEAST), _MOST))
+    told = math.log(((1.0 - _LOOKS_ON) * ratio + _LOOKS_ON) / (_LOOKS_OFF * ratio + 1.0 - _LOOKS_OFF))
+    return math.log(prior / (1.0 - prior)) + told
+
+
+def room(window: Sequence[Seen], cosines: NDArray[np.float32]) -> float:
+    """Log-odds that the window may add to the rule's."""
+    last = window[:LAST]
+    if sum(one.evidence >= SUSPECT for one in last) > 1:
+        return BEGUN
+    before = cosines[:2, len(last) :]
+    begun = len(last) > 1 and before.size > 0 and cosines[0, 1] > before.max()
+    return BEGUN if begun else ALONE
+
+
+def weighed(network: Network, found: Floats) -> float:
+    """A network's output; what is not known is as usual."""
+    standard = np.minimum(np.maximum((found - network.mean) / network.scale, -4.0), 4.0)
+    standard[np.isnan(standard)] = 0.0
+    return float(np.tanh(standard @ network.inner + network.inner_bias) @ network.outer) + network.bias
+
+
+def _tell_memory(found: Floats, memory: Memory) -> None:
+    common = (memory.nearest, memory.nearest_spread, memory.mean, memory.mean_spread)
+    found[_MEMORY:_LIKE] = (math.log1p(memory.size), *common, *memory.readings, *memory.readings_spread)
+
+
+def _sure(odds: float) -> float:
+    return min(max(odds, -_SURE), _SURE)
+
+
+_OF_ONE = np.array(OF_ONE)
+_MEMORY, _LIKE, _ODDS = LAST * len(MESSAGE), FEATURES.index("like01"), FEATURES.index("odds0")
+_LEFT, _EVIDENCE = FEATURES.index("left0"), FEATURES.index("evidence0")

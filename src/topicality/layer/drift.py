@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from topicality.config import Policy
-from topicality.core.drift import Reading, Settings, is_stale, step
+from topicality.core.drift import Heard, Reading, Settings, is_stale, step
 from topicality.core.drift_state import DriftState, is_count
 from topicality.core.landmarks import Landmarks
 from topicality.core.rules import flattened, texts_of
@@ -71,7 +71,7 @@ class DriftTracker:
     Args:
         settings: how drift is decided. landmarks: see `core.drift.step` and `landmarks_of`. space: of the
             vectors.
-        sessions: most that are kept, at least 1; about 9 kB each with vectors of 384.
+        sessions: most that are kept, at least 1; about 17 kB each with vectors of 384.
         clock: seconds. The wall clock by default, not a monotonic one, since a snapshot outlives the process and the
             machine's start; a clock that goes backwards counts as standing still.
         on_evict: called for each session dropped, after the observation, outside the lock.
@@ -106,14 +106,15 @@ class DriftTracker:
         session: str,
         role: str,
         vector: ArrayLike | None,
-        probability: float | None,
+        probability: Heard | float | None,
         now: float | None = None,
     ) -> Reading:
         """Advance a session by one message and read it. Call it for every message, whatever the verdict.
 
         Args:
             session: the host's id, not blank. role: who speaks, not blank.
-            vector: the message's embedding, shape (D,), or None. probability: `core.drift.fed_by(verdict)`.
+            vector: the message's embedding, shape (D,), or None. probability: `core.drift.heard_from(verdict)`, or `fed_by`
+                of it, which notices later.
             now: seconds; the clock's if None.
         Raises:
             InputError, SpaceMismatchError: see `core.drift.step`; nothing has changed then, and nobody was evicted.

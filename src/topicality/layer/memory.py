@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from topicality.config import Policy
 from topicality.core.book import Reading
 from topicality.core.drift import Reading as DriftReading
-from topicality.core.drift import Settings, fed_by, reading_of, step
+from topicality.core.drift import Settings, heard_from, reading_of, step
 from topicality.core.drift_state import DriftState
 from topicality.core.landmarks import Landmarks
 from topicality.embed import load, load_background
@@ -289,7 +289,7 @@ class Layer:
         state, notes = self._drifting(turn.state(DRIFT))
         settings, space = Settings(allowed_threshold=self._threshold), self.embedder.space
         state, reading = step(
-            state, vector, fed_by(verdict), now=at, settings=settings, landmarks=self.landmarks, space=space
+            state, vector, heard_from(verdict), now=at, settings=settings, landmarks=self.landmarks, space=space
         )
         value = json.dumps(state.to_dict(), separators=(",", ":")).encode()
         return reading, [PutState(DRIFT, value)], notes

@@ -10,7 +10,7 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from topicality.config import Policy
-from topicality.core.drift import Reading, fed_by
+from topicality.core.drift import Reading, heard_from
 from topicality.core.segment import Decision
 from topicality.core.segment.decisions import Talk
 from topicality.core.segment.entry import is_silent
@@ -83,7 +83,7 @@ class Watcher:
             if message.role != "assistant":
                 if self._drift.landmarks is None:
                     self._drift.landmarks = landmarks_of(self._guard.policy, self._topics.embedder)
-                drift = self._drift.observe(_SESSION, message.role, vector, fed_by(verdict))
+                drift = self._drift.observe(_SESSION, message.role, vector, heard_from(verdict))
             if verdict.action != "block":
                 self._said.append(message)
                 del self._said[: -max(self._guard.policy.context_turns, 1)]
