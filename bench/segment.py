@@ -16,7 +16,7 @@ import time
 import numpy as np
 
 from topicality.core.segment import Segmenter, segment
-from topicality.core.segment.cues import read_cues
+from topicality.core.segment.features import Trail
 from topicality.embed import load
 from topicality.embed.segment import load_heads
 from topicality.types import Message
@@ -69,12 +69,11 @@ def main() -> None:
     segmenter.finish()
     pair = segmenter._pair  # noqa: SLF001 - filling 200 topics by talking would take most of the time
     assert pair is not None
-    place = 100
+    place, filler = 100, Trail(heads)
     while len(pair.topics) < 200:  # fill the places with eight messages each
         for number in range(8):
-            cues, words = read_cues(messages[place].text)
-            slot = None if number == 0 else pair.topics.current
-            pair.topics.place(slot, heads.subjects(vectors[place]), cues, words, 50)
+            row = filler.read(messages[place].text, messages[place].role, vectors[place])
+            pair.topics.place(None if number == 0 else pair.topics.current, row.said, 50)
             place += 1
     spent = []
     for message, vector in zip(messages[2000:4000], vectors[2000:4000], strict=True):

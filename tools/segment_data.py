@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,16 @@ def everyday() -> list[Dialogue]:
     for texts in (block.split("\n") for block in blocks):
         roles = ["user" if place % 2 == 0 else "agent" for place in range(len(texts))]
         found.append(Dialogue(texts, roles, [0] * len(texts)))
+    return found
+
+
+def segments(dialogues: Sequence[Dialogue]) -> list[Dialogue]:
+    """Each segment as a dialogue of its own."""
+    found = []
+    for each in dialogues:
+        cuts = [0, *np.flatnonzero(each.marks[1:]) + 1, len(each.texts)]
+        for first, last in pairwise(cuts):
+            found.append(Dialogue(each.texts[first:last], each.roles[first:last], [0] * (last - first)))
     return found
 
 

@@ -16,13 +16,10 @@ from sklearn.linear_model import LogisticRegression
 
 from topicality.core.segment.crowd import Crowd
 from topicality.core.segment.cues import spoken_words
-from topicality.core.segment.heads import Net, Phrases, Probes, Subjects
+from topicality.core.segment.heads import Net, Phrases, Probes
 from topicality.core.segment.phrases import PLACES, places
 
 STRENGTH = 4.0  # vectors are scaled by this in the probes' regularisation
-SHARES = (0.17, 0.42, 0.25, 0.16)  # of chats, documents, tasks and everyday questions in what a subject is
-RIDGE = 0.5  # added to the spread inside dialogues, in units of its mean
-SUBJECTS = 96  # directions kept
 
 
 @dataclass(frozen=True)
@@ -36,6 +33,29 @@ class Shape:
     drop: float = 0.2
     batch: int = 256
     rate: float = 2e-3
+
+
+class Adam:
+    """Descent by Adam (Kingma and Ba 2015), its pace falling along half a cosine.
+
+    Args:
+        parts: what is learned, changed in place. rate: pace at the start. steps: how many there will be.
+    """
+
+    def __init__(self, parts: list[np.ndarray], rate: float, steps: int) -> None:
+        self.parts, self.rate, self.steps, self.done = parts, rate, steps, 0
+        self.first, self.second = ([np.zeros_like(part) for part in parts] for _ in range(2))
+
+    def step(self, slopes: list[np.ndarray]) -> float:
+        """Move all parts; returns the pace."""
+        self.done += 1
+        pace = self.rate * 0.5 * (1 + np.cos(np.pi * self.done / (self.steps + 1)))
+        for k, slope in enumerate(slopes):
+            self.first[k] += 0.1 * (slope - self.first[k])
+            self.second[k] += 0.001 * (slope**2 - self.second[k])
+            mean, square = self.first[k] / (1 - 0.9**self.done), self.second[k] / (1 - 0.999**self.done)
+            self.parts[k] -= pace * mean / (np.sqrt(square) + 1e-8)
+        return float(pace)
 
 
 def train_net(rows: np.ndarray, labels: np.ndarray, weights: np.ndarray, shape: Shape = Shape()) -> Net:
@@ -58,8 +78,7 @@ def train_net(rows: np.ndarray, labels: np.ndarray, weights: np.ndarray, shape: 
             rng.normal(0, 0.2, shape.hidden).astype(np.float32),
             np.full(1, np.log(base / (1 - base)), np.float32),
         ]
-        first, second = [np.zeros_like(part) for part in net], [np.zeros_like(part) for part in net]
-        step, steps = 0, shape.epochs * (count // shape.batch + 1)
+        adam = Adam(net, shape.rate, shape.epochs * (count // shape.batch + 1))
         for _ in range(shape.epochs):
             order = rng.permutation(drawn)
             for at in range(0, count, shape.batch):
@@ -72,14 +91,9 @@ def train_net(rows: np.ndarray, labels: np.ndarray, weights: np.ndarray, shape: 
                 error = ((1 / (1 + np.exp(-logits)) - labels[chosen]) / len(chosen)).astype(np.float32)
                 back = error[:, None] * net[2] * (inner > 0)
                 slopes = [seen.T @ back, back.sum(axis=0), active.T @ error, error.sum(keepdims=True)]
-                step += 1
-                pace = shape.rate * 0.5 * (1 + np.cos(np.pi * step / (steps + 1)))
-                for k, slope in enumerate(slopes):
-                    first[k] += 0.1 * (slope - first[k])
-                    second[k] += 0.001 * (slope**2 - second[k])
-                    net[k] -= pace * (first[k] / (1 - 0.9**step)) / (np.sqrt(second[k] / (1 - 0.999**step)) + 1e-8)
-                    if k in (0, 2):
-                        net[k] *= 1 - pace * shape.decay * 10
+                pace = adam.step(slopes)
+                for k in (0, 2):
+                    net[k] *= 1 - pace * shape.decay * 10
         learned.append(net)
     return Net(
         mean,
@@ -139,25 +153,6 @@ def _readings(styles: Sequence[list[tuple[Any, list[int]]]], model: Callable[[],
                 )
             )
     return fitted
-
-
-def fit_subjects(styles: Sequence[list[Dialogue]], encode: Vectors) -> Subjects:
-    """Directions by how much dialogues differ against how much messages of one dialogue do; styles weigh as in `SHARES`."""
-    inside = between = np.zeros((1, 1))
-    mean = np.zeros(1)
-    for share, style in zip(SHARES, styles, strict=True):
-        read = [encode(each.texts).astype(np.float64) for each in style]
-        means = np.array([vectors.mean(axis=0) for vectors in read])
-        spread = np.concatenate([vectors - centre for vectors, centre in zip(read, means, strict=True)])
-        inside = inside + share * spread.T @ spread / len(spread)
-        between = between + share * np.cov(means.T, bias=True)
-        mean = mean + share * means.mean(axis=0)
-    inside += RIDGE * np.trace(inside) / len(inside) * np.eye(len(inside))
-    values, directions = np.linalg.eigh(inside)
-    whiten = directions / np.sqrt(values)
-    _, order = np.linalg.eigh(whiten.T @ between @ whiten)
-    weights = (whiten @ order)[:, ::-1][:, :SUBJECTS]
-    return Subjects(mean.astype(np.float32), (weights / np.abs(weights).max()).astype(np.float32))
 
 
 def fit_link(talks: list[dict[str, Any]], encode: Vectors) -> Net:

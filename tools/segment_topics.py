@@ -64,7 +64,8 @@ def lessons(each: Read, moment: str, run: tuple[Net, Net, float, float] | None) 
         if index:
             following = rows[index + 1] if index + 1 < len(rows) else None
             found = evidence(topics, row, index)
-            wide, narrow = rows_for_heads(topics, found, features[index].tolist(), following, ahead=ahead)
+            wide, make_narrow = rows_for_heads(topics, found, features[index].tolist(), following, ahead=ahead)
+            narrow = make_narrow()
             slots = found.view.others[: len(narrow)].tolist()
             leaves.append(int(mostly(topics.current) != told[index]))
             switch.append(wide)
@@ -79,7 +80,7 @@ def lessons(each: Read, moment: str, run: tuple[Net, Net, float, float] | None) 
                 if not row.cues.acknowledges and leave.one(wide) >= least:
                     scores = back(np.array(narrow, np.float32)) if narrow else np.zeros(1)
                     slot = slots[int(scores.argmax())] if scores.max() >= sure else None
-        topics.place(slot, row.subject, row.cues, row.words, index)
+        topics.place(slot, row.said, index)
         counts = content.setdefault(topics.current, {})
         counts[told[index]] = counts.get(told[index], 0) + 1
     back_rows = np.array(returns, np.float32) if returns else None

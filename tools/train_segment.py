@@ -33,12 +33,14 @@ from segment_data import (
     given_returns,
     gold,
     lines,
+    segments,
     spliced,
     task_splices,
     tasks,
     with_returns,
 )  # fmt: skip
-from segment_fit import fit_link, fit_phrases, fit_probes, fit_subjects, train_net
+from segment_fit import fit_link, fit_phrases, fit_probes, train_net
+from segment_subjects import fit_subjects
 from segment_topics import Read, learn_topics
 
 from topicality.core.segment.features import AHEAD, CAUSAL, STYLE
@@ -51,6 +53,8 @@ from topicality.vectors import unit
 
 ROOT = Path(__file__).parent.parent
 FOLDS = 4
+SUBJECT_SHARES = (0.17, 0.42, 0.25, 0.16)  # of chats, documents, tasks and everyday questions in what a subject is
+ASPECT_SHARES = (0.4, 0.4, 0.1, 0.1)  # and in what is said of it
 PARTS = 4  # probes are fitted on three quarters and read on the fourth, so that heads learn what they are worth
 MIX = {
     "balanced": {"chat": 1.0, "help": 1.0, "task": 1.0},
@@ -120,7 +124,8 @@ def readings(
         encode.model.space,
         fit_probes(styles, encode),
         fit_phrases(styles),
-        fit_subjects([chat, helping, own, asked], encode),
+        fit_subjects([chat, helping, own, asked], encode, SUBJECT_SHARES),
+        fit_subjects([segments(chat), segments(helping), own, asked], encode, ASPECT_SHARES),
         {}, {}, {}, None, SETTINGS,  # type: ignore[arg-type]  # filled in below
     )  # fmt: skip
 

@@ -57,5 +57,5 @@ def test_at_once() -> None:
 def test_confirmed() -> None:
     shares = counted(1)
     assert shares["new"] >= 0.9
-    assert shares["back"] >= 0.6
+    assert shares["back"] >= 0.5
     assert shares["stay"] >= 0.92

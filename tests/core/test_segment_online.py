@@ -157,25 +157,29 @@ def test_live_topics_are_bounded_and_a_forgotten_one_comes_back_when_its_success
 
 def test_undo_of_an_eviction_restores_everything() -> None:
     from topicality.core.segment.cues import read_cues
+    from topicality.core.segment.features import Said
     from topicality.core.segment.topics import Topics
+
+    def said(row: np.ndarray, text: str) -> Said:
+        return Said(row, row[:4], *read_cues(text), (0.0, 0.0))
 
     rng = np.random.default_rng(1)
     rows = rng.normal(size=(9, 16)).astype(np.float32)
     topics = Topics(16, 3)
     texts = ["the red boat", "a green tree", "some blue sky", "the boat again", "tree house", "stormy sky"]
     for place, text in enumerate(texts):
-        topics.place(None if place < 3 else place % 3, rows[place], *read_cues(text), place)
+        topics.place(None if place < 3 else place % 3, said(rows[place], text), place)
 
     def state() -> tuple[object, ...]:
         arrays = (topics.prototypes, topics.total, topics.norm, topics.filled, topics.size, topics.said, topics.last,
                   topics.number)  # fmt: skip
         words = {word: dict(at) for word, at in topics.words.items()}
         return (*(array.tobytes() for array in arrays), words, [dict(own) for own in topics.own], topics.current,
-                topics.top, topics.next_number)  # fmt: skip
+                topics.top, topics.next_number, list(topics.tail))  # fmt: skip
 
     before = state()
     for slot in (None, 0, 1):
-        placed = topics.place(slot, rows[7], *read_cues("an unheard of violin, a boat"), 6)
+        placed = topics.place(slot, said(rows[7], "an unheard of violin, a boat"), 6)
         assert (placed.evicted is not None) == (slot is None)
         assert state() != before
         topics.undo(placed)

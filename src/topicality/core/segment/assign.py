@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from topicality.core.segment.decisions import Candidate, Kind
-from topicality.core.segment.features import CAUSAL, Features, Row
+from topicality.core.segment.features import CAUSAL, Features, Row, Said
 from topicality.core.segment.heads import Heads
-from topicality.core.segment.topics import Topics, View
+from topicality.core.segment.topics import RETURN_NEXT, SWITCH_NEXT, Topics, View
 
 # What a return depends on besides the topics themselves.
 _ABOUT = tuple(CAUSAL.index(name) for name in (
@@ -18,13 +19,16 @@ _ABOUT = tuple(CAUSAL.index(name) for name in (
     "shift", "first_person", "user",
 ))  # fmt: skip
 
+_NO_NEXT, _NO_NEXT_RETURN = [0.0] * len(SWITCH_NEXT), [0.0] * len(RETURN_NEXT)
+
 
 class Evidence(NamedTuple):
-    """A message against the live topics, as the heads read it. Kept until the message is confirmed."""
+    """A message against the live topics, as the switch head reads it. Kept until the message is confirmed."""
 
+    at: int
+    message: Said
     view: View
     switch: Features
-    returns: list[Features]
 
 
 class Assignment(NamedTuple):
@@ -37,27 +41,37 @@ class Assignment(NamedTuple):
 
 def evidence(topics: Topics, row: Row, index: int) -> Evidence:
     """How a message sits with the live topics. Cost: O(live topics * D)."""
-    view = topics.look(row.subject, row.words)
-    return Evidence(view, topics.switch_features(view, index), topics.return_features(view, index))
+    message = row.said
+    view = topics.look(message)
+    return Evidence(index, message, view, topics.switch_features(view, message, index))
 
 
 def rows_for_heads(
     topics: Topics, found: Evidence, features: Features, following: Row | None, *, ahead: bool
-) -> tuple[Features, list[Features]]:
-    """Rows for the switch head and (one a candidate) for the return head.
+) -> tuple[Features, Callable[[], list[Features]]]:
+    """A row for the switch head, and what makes those for the return head, one a candidate: they are seldom needed.
 
     Args:
-        features: the message's boundary features at this moment. following: the next message.
-        ahead: whether the next message is known (`following` None then means that there is none).
+        topics: as they were when the evidence was found. features: the message's boundary features at this moment.
+        following: the next message. ahead: whether it is known (`following` None then means that there is none).
     """
-    switch, returns = found.switch, found.returns
+    view = found.view
+    after = None
+    if ahead and following is not None:
+        after = (topics.table(following.said), following.said)
+    switch = features + found.switch
     if ahead:
-        known = None if following is None else (following.subject, following.words)
-        more, each = topics.next_features(found.view, known, len(returns))
-        switch = switch + more
-        returns = [own + extra for own, extra in zip(returns, each, strict=True)]
-    about = [features[k] for k in _ABOUT]  # the causal features come first at every moment
-    return features + switch, [own + about for own in returns]
+        switch += _NO_NEXT if after is None else topics.next_switch(view, *after)
+
+    def returns() -> list[Features]:
+        rows = topics.return_features(view, found.message, found.at)
+        if ahead:
+            more = [_NO_NEXT_RETURN] * len(rows) if after is None else topics.next_returns(view, *after)
+            rows = [own + extra for own, extra in zip(rows, more, strict=True)]
+        about = [features[k] for k in _ABOUT]  # the causal features come first at every moment
+        return [own + about for own in rows]
+
+    return switch, returns
 
 
 def assign(
@@ -79,9 +93,10 @@ def assign(
     switch, returns = rows_for_heads(topics, found, features, following, ahead=ahead)
     if heads.switch[moment].one(switch) < settings.switch[granularity][moment]:
         return Assignment("continue", topics.current, ())
-    if not returns:
+    rows = returns()
+    if not rows:
         return Assignment("new", None, ())
-    scores = heads.returning[moment](np.array(returns, np.float32)).tolist()
+    scores = heads.returning[moment](np.array(rows, np.float32)).tolist()
     order = sorted(range(len(scores)), key=lambda place: -scores[place])
     slots = [int(found.view.others[place]) for place in order]
     candidates = tuple(

@@ -146,7 +146,11 @@ def cues_of(low: str, words: list[str], role: str) -> tuple[Cues, Words]:
     first = words[0] if count else ""
     second = words[1] if count > 1 else ""
     content = frozenset([_stem(word) for word in known if len(word) > 2 and word not in _STOP])
-    asks = "?" in low
+    asks, you = "?" in low, "you" in low
+    thanks = (
+        "thank" in low or "thx" in low or "appreciate" in low
+    )  # a pattern is tried only where it can match: half the time
+    offers = you or "else" in low or "help" in low or "shall i" in low or "should i" in low
     wh = first in _WH or ((first in _ANAPHORS or first in _ASSENTS or first == "i") and second in _WH)
     auxiliary = first in _AUXILIARIES and second != ""
     assent = first in _ASSENTS
@@ -164,16 +168,16 @@ def cues_of(low: str, words: list[str], role: str) -> tuple[Cues, Words]:
         _SHIFT.search(low) is not None,
         _ASKING.search(low) is not None,
         _GREETING.match(low) is not None,
-        _THANKS.search(low) is not None,
+        thanks and _THANKS.search(low) is not None,
         _CLOSING.search(low) is not None,
         assent,
         assent and count <= 4,
         digits / 3.0,
         "!" in low,
-        _OFFER.search(low) is not None,
+        offers and _OFFER.search(low) is not None,
         sum(map(_SECOND_PERSON.__contains__, words)) * share,
         not known.isdisjoint(_NEGATIONS),
-        _SMALL_TALK.search(low) is not None,
+        you and _SMALL_TALK.search(low) is not None,
         log1p(len(_SENTENCE_END.findall(low))),
         _ROLES.get(role, 0.5),
     )

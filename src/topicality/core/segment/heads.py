@@ -87,9 +87,9 @@ class Probes:
         self.weights = np.ascontiguousarray(weights, dtype=np.float32)
         self.bias = np.asarray(bias, dtype=np.float32)
 
-    def __call__(self, vector: Array) -> list[float]:
-        """Fifteen log-odds."""
-        return list((vector @ self.weights + self.bias).tolist())
+    def __call__(self, vectors: Array) -> list[Any]:
+        """Fifteen log-odds of a vector, shape (D,); a list of such lists for vectors, shape (N, D)."""
+        return list((vectors @ self.weights + self.bias).tolist())
 
 
 class Phrases:
@@ -112,27 +112,43 @@ class Phrases:
 class Subjects:
     """Where vectors of one subject lie close together, whatever is done with it: asking, answering, thanking.
 
-    The directions in which messages of one dialogue differ are scaled down (within-class whitening), and few are kept.
+    A linear map and a hidden layer beside it, learned by contrast: messages of one dialogue (or of one segment, for the
+    aspects of a subject) come together, those of different ones do not.
 
     Args:
-        mean: shape (D,). weights: shape (D, K).
-    Source: within-class covariance normalisation (Hatch et al. 2006); the classes are dialogues, so it needs no labels.
+        linear: shape (D, K). bias: shape (K,). inner: shape (D, H). inner_bias: shape (H,). outer: shape (H, K).
     """
 
-    def __init__(self, mean: Array, weights: Array) -> None:
-        self.mean = np.asarray(mean, dtype=np.float32)
-        self.weights = np.ascontiguousarray(weights, dtype=np.float32)
-        self._shift = self.mean @ self.weights
+    PARTS = ("linear", "bias", "inner", "inner_bias", "outer")
+
+    def __init__(self, linear: Array, bias: Array, inner: Array, inner_bias: Array, outer: Array) -> None:
+        self.linear, self.bias, self.inner, self.inner_bias, self.outer = (
+            np.ascontiguousarray(part, dtype=np.float32) for part in (linear, bias, inner, inner_bias, outer)
+        )
+        self._wide = np.ascontiguousarray(np.concatenate([self.inner, self.linear], axis=1))
+        self._shift = np.concatenate([self.inner_bias, self.bias])
 
     @property
     def dimension(self) -> int:
         """K, the length of what it gives."""
-        return int(self.weights.shape[1])
+        return len(self.bias)
 
-    def __call__(self, vector: Array) -> Array:
-        """The vector among subjects, shape (K,), float32, length 1. Cost: O(D * K)."""
-        seen = vector @ self.weights - self._shift
-        return np.asarray(seen / np.float32(sqrt(float(seen @ seen)) + 1e-9), dtype=np.float32)
+    def __call__(self, vectors: Array) -> Array:
+        """A vector, shape (D,), or vectors, shape (N, D), among subjects: shape (K,) or (N, K), float32, length 1.
+
+        Cost: O(D * (H + K)) each.
+        """
+        both = vectors @ self._wide
+        both += self._shift
+        hidden = both[..., : len(self.inner_bias)]
+        np.maximum(hidden, 0.0, out=hidden)
+        seen = hidden @ self.outer
+        seen += both[..., len(self.inner_bias) :]
+        if seen.ndim == 1:
+            seen *= np.float32(1.0 / (sqrt(float(seen @ seen)) + 1e-9))
+        else:
+            seen /= np.sqrt(np.einsum("ij,ij->i", seen, seen))[:, None] + np.float32(1e-9)
+        return np.asarray(seen, dtype=np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +174,7 @@ class Heads:
     """Everything learned that the segmenter uses, for one encoder.
 
     Attributes:
+        subjects: what a dialogue is about; topics are compared there. aspects: what a stretch of it is about.
         boundary: by granularity and moment. switch, returning: by moment ("once", "confirmed").
         link: who replies to whom where several people talk.
     """
@@ -166,6 +183,7 @@ class Heads:
     probes: Probes
     phrases: Phrases
     subjects: Subjects
+    aspects: Subjects
     boundary: Mapping[str, Mapping[str, Net]]
     switch: Mapping[str, Net]
     returning: Mapping[str, Net]
@@ -181,9 +199,11 @@ def packed(heads: Heads) -> dict[str, Any]:
         "probes.bias": heads.probes.bias,
         "phrases.weights": heads.phrases.weights.astype(np.float16),
         "phrases.bias": heads.phrases.bias,
-        "subjects.mean": heads.subjects.mean,
-        "subjects.weights": heads.subjects.weights.astype(np.float16),
     }
+    for name, way in (("subjects", heads.subjects), ("aspects", heads.aspects)):
+        for part in Subjects.PARTS:
+            kind = np.float32 if part.endswith("bias") else np.float16
+            arrays[f"{name}.{part}"] = getattr(way, part).astype(kind)
     for name, net in _nets(heads).items():
         for part in Net.PARTS:
             kind = np.float16 if part in ("hidden", "out") else np.float32
@@ -201,12 +221,16 @@ def unpacked(arrays: Mapping[str, Any], space: Space, settings: Settings, card: 
     def net(name: str) -> Net:
         return Net(*(np.asarray(arrays[f"{name}.{part}"], dtype=np.float32) for part in Net.PARTS))
 
+    def subjects(name: str) -> Subjects:
+        return Subjects(*(np.asarray(arrays[f"{name}.{part}"], np.float32) for part in Subjects.PARTS))
+
     try:
         return Heads(
             space,
             Probes(np.asarray(arrays["probes.weights"], np.float32), np.asarray(arrays["probes.bias"], np.float32)),
             Phrases(np.asarray(arrays["phrases.weights"], np.float32), np.asarray(arrays["phrases.bias"], np.float32)),
-            Subjects(np.asarray(arrays["subjects.mean"]), np.asarray(arrays["subjects.weights"], np.float32)),
+            subjects("subjects"),
+            subjects("aspects"),
             {grain: {moment: net(f"{grain}.{moment}") for moment in MOMENTS} for grain in GRANULARITIES},
             {moment: net(f"switch.{moment}") for moment in MOMENTS[:2]},
             {moment: net(f"returning.{moment}") for moment in MOMENTS[:2]},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -11,7 +12,7 @@ from topicality.core.segment.assign import assign, evidence
 from topicality.core.segment.company import Company, speaker_of
 from topicality.core.segment.decisions import Candidate, Decision, Kind, Segmentation, Talk, assembled
 from topicality.core.segment.entry import check_ids, check_settings, checked_matrix, is_silent
-from topicality.core.segment.features import AHEAD, CAUSAL, STYLE, STYLE_NEXT, Row, Trail, confirmed
+from topicality.core.segment.features import AHEAD, CAUSAL, Row, Trail, confirmed, known_of
 from topicality.core.segment.heads import Heads
 from topicality.core.segment.online import Segmenter, no_heads
 from topicality.core.segment.pair import Choice, boundary_score
@@ -108,13 +109,14 @@ def read_rows(said: Sequence[Message], vectors: Array, heads: Heads) -> tuple[li
     """
     trail = Trail(heads)
     rows: list[Row] = []
-    known = np.empty((len(said), len(CAUSAL) + len(AHEAD) + STYLE + STYLE_NEXT), np.float32)
-    for index, message in enumerate(said):
-        rows.append(trail.read(message.text, message.role, vectors[index], speaker_of(message)))
+    told = array("d")  # filled much faster than rows of a matrix
+    for index, (message, found) in enumerate(zip(said, known_of(vectors, heads), strict=True)):
+        rows.append(trail.read(message.text, message.role, vectors[index], speaker_of(message), found))
         if index:
-            known[index - 1] = confirmed(rows[index - 1], rows[index])
-            rows[index - 1].causal = []
-    known[-1] = confirmed(rows[-1], None)
+            told.extend(confirmed(rows[index - 1], rows[index]))
+            rows[index - 1].causal = rows[index - 1].style = []  # not needed any more
+    told.extend(confirmed(rows[-1], None))
+    known = np.frombuffer(told).reshape(len(said), -1).astype(np.float32)
     middle = len(CAUSAL) + len(AHEAD)
     sided = two_sided(rows, vectors, trail.sums)
     return rows, known, np.concatenate([known[:, :middle], sided, known[:, middle:]], axis=1)
@@ -140,7 +142,7 @@ def _pair(
         kind, slot, candidates = _assigned(topics, heads, rows, known, index, score, granularity)
         if expected_rate is not None and kind != "continue" and index and not boundary:
             kind, slot, candidates = "continue", topics.current, ()
-        topics.place(slot, row.subject, row.cues, row.words, index)
+        topics.place(slot, row.said, index)
         number = int(topics.number[topics.current])
         boundary = index > 0 and (boundary or kind != "continue")
         choices.append(Choice(kind, number, boundary, score if index else 0.0, candidates))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,14 +12,14 @@ from numpy.typing import NDArray
 from topicality.core.segment.assign import Evidence, assign, evidence
 from topicality.core.segment.cues import Cues
 from topicality.core.segment.decisions import Candidate, Kind
-from topicality.core.segment.features import LAGS, Features, Row, Trail, confirmed
+from topicality.core.segment.features import LAGS, Features, Row, Said, Trail, confirmed
 from topicality.core.segment.heads import Heads
 from topicality.core.segment.plain import Quantile
 from topicality.core.segment.topics import Placed, Slot, Topics
 from topicality.vectors import Array
 
 WARM = 50  # messages before the running quantile replaces the shipped threshold
-UNLIKELY = 0.03  # below this chance of a boundary the topics are not even compared
+UNLIKELY = 0.05  # below this chance of a boundary the topics are not even compared
 
 
 class Choice(NamedTuple):
@@ -89,7 +90,7 @@ class PairTalk:
         row = self.trail.read(text, role, vector, speaker)
         settled = self._confirm(row) if self.pending is not None else None
         choice, found, slot = self._decide(index, row, None, None, ahead=False, quiet=quiet)
-        placed = self.topics.place(slot, row.subject, row.cues, row.words, index)
+        placed = self.topics.place(slot, row.said, index)
         if not quiet:
             self.pending = Pending(index, row, placed, found)
         return choice._replace(topic=self.current), settled
@@ -107,7 +108,7 @@ class PairTalk:
         self.topics.undo(pending.placed)
         row = pending.row
         choice, _, slot = self._decide(pending.index, row, following, pending.found, ahead=True)
-        self.topics.place(slot, row.subject, row.cues, row.words, pending.index)
+        self.topics.place(slot, row.said, pending.index)
         self.topics.next_number = max(self.topics.next_number, announced)  # a number that was told is not told again
         return choice._replace(topic=self.current)
 
@@ -164,6 +165,7 @@ class PairTalk:
             "run": trail.run,
             "count": trail.count,
             "words": [sorted(own.items()) for own in topics.own[:used]],
+            "tails": [_tail_values(tail) for tail in topics.tail[:used]],
             "current": topics.current,
             "next": topics.next_number,
             "seen": {moment: list(kept.values) for moment, kept in self.seen.items()},
@@ -173,6 +175,7 @@ class PairTalk:
             "table": trail.table,
             "vectors": np.array([row.vector for row in trail.rows], np.float32).reshape(-1, trail.table.shape[1]),
             **{name: getattr(topics, name)[:used] for name in _TOPIC_ARRAYS},
+            "tails": _tail_array([each for tail in topics.tail[:used] for each in tail], trail.heads),
         }
         if pending is not None:
             values["pending"] = {"index": pending.index, "placed": _placed_values(pending.placed)}
@@ -182,14 +185,14 @@ class PairTalk:
             if pending.placed.evicted is not None:
                 arrays["pending.evicted.prototypes"] = pending.placed.evicted.prototypes
                 arrays["pending.evicted.total"] = pending.placed.evicted.total
+                arrays["pending.evicted.tail"] = _tail_array(pending.placed.evicted.tail, trail.heads)
         return values, arrays
 
     def load(self, values: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
         """Take over what `dump` gave."""
         trail, topics = self.trail, self.topics
         trail.rows = [
-            _row(row, vector, trail.heads.subjects(vector))
-            for row, vector in zip(values["rows"], arrays["vectors"], strict=True)
+            _row(row, vector, trail.heads) for row, vector in zip(values["rows"], arrays["vectors"], strict=True)
         ]
         if arrays["table"].shape != trail.table.shape or len(trail.rows) > LAGS:
             raise ValueError("shape")
@@ -199,6 +202,9 @@ class PairTalk:
         used = topics.top = len(values["words"])
         for name in _TOPIC_ARRAYS:
             getattr(topics, name)[:used] = arrays[name]
+        trail.look_back()
+        tails = iter(arrays["tails"])
+        topics.tail[:used] = [_tail(kept, tails, trail.heads) for kept in values["tails"]]
         for slot, own in enumerate(values["words"]):
             topics.own[slot] = dict(own)
             for word, times in own:
@@ -207,12 +213,12 @@ class PairTalk:
         self.seen = {moment: Quantile(kept) for moment, kept in values["seen"].items()}
         waiting = values["pending"]
         if waiting is not None:
-            placed = _placed(waiting["placed"], trail.rows[-1], arrays)
+            placed = _placed(waiting["placed"], trail.rows[-1], arrays, trail.heads)
             self.pending = Pending(waiting["index"], trail.rows[-1], placed, None)
 
 
 _TOPIC_ARRAYS = ("prototypes", "total", "norm", "filled", "size", "said", "last", "number")
-_ROW = ("cosines", "overlaps", "best3", "trail", "new_words", "same", "run", "probes", "causal", "style")
+_ROW = ("alike", "cosines", "overlaps", "best3", "trail", "new_words", "same", "run", "probes", "causal", "style")
 _PLACED = ("slot", "ring", "filled", "last", "current", "top", "next_number", "opened")
 _SLOT = ("filled", "size", "said", "last", "number")
 
@@ -222,10 +228,30 @@ def _row_values(row: Row) -> dict[str, Any]:
     return {"cues": cues, "words": sorted(row.words), **{name: getattr(row, name) for name in _ROW}}
 
 
-def _row(values: dict[str, Any], vector: Array, subject: Array) -> Row:
+def _row(values: dict[str, Any], vector: Array, heads: Heads) -> Row:
     kept = {name: values[name] for name in _ROW}
     kept["trail"], kept["new_words"] = tuple(kept["trail"]), tuple(kept["new_words"])
-    return Row(Cues(*values["cues"]), frozenset(values["words"]), vector, subject, **kept)
+    kept["alike"] = tuple(values["alike"])
+    subject, aspect = heads.subjects(vector), heads.aspects(vector)
+    return Row(Cues(*values["cues"]), frozenset(values["words"]), vector, subject, aspect, **kept)
+
+
+def _tail_values(tail: tuple[Said, ...]) -> list[Any]:
+    return [[[float(value) for value in each.cues], sorted(each.words), each.ends] for each in tail]
+
+
+def _tail_array(tail: Sequence[Said], heads: Heads) -> Array:
+    """Shape (N, K + L): subject and aspect of each."""
+    width = heads.subjects.dimension + heads.aspects.dimension
+    return np.array([np.concatenate([each.subject, each.aspect]) for each in tail], np.float32).reshape(-1, width)
+
+
+def _tail(values: list[Any], rows: Iterator[Array], heads: Heads) -> tuple[Said, ...]:
+    cut = heads.subjects.dimension
+    return tuple(
+        Said(row[:cut], row[cut:], Cues(*cues), frozenset(words), tuple(ends))
+        for (cues, words, ends), row in zip(values, rows, strict=False)
+    )
 
 
 def _placed_values(placed: Placed) -> dict[str, Any]:
@@ -234,12 +260,16 @@ def _placed_values(placed: Placed) -> dict[str, Any]:
     values["evicted"] = (
         None
         if evicted is None
-        else {**{name: getattr(evicted, name) for name in _SLOT}, "words": sorted(evicted.words.items())}
+        else {
+            **{name: getattr(evicted, name) for name in _SLOT},
+            "words": sorted(evicted.words.items()),
+            "tail": _tail_values(evicted.tail),
+        }
     )
     return values
 
 
-def _placed(values: dict[str, Any], row: Row, arrays: dict[str, NDArray[Any]]) -> Placed:
+def _placed(values: dict[str, Any], row: Row, arrays: dict[str, NDArray[Any]], heads: Heads) -> Placed:
     evicted = None
     if values["evicted"] is not None:
         kept = values["evicted"]
@@ -247,6 +277,7 @@ def _placed(values: dict[str, Any], row: Row, arrays: dict[str, NDArray[Any]]) -
             prototypes=arrays["pending.evicted.prototypes"],
             total=arrays["pending.evicted.total"],
             words=dict(kept["words"]),
+            tail=_tail(kept["tail"], iter(arrays["pending.evicted.tail"]), heads),
             **{name: kept[name] for name in _SLOT},
         )
     return Placed(

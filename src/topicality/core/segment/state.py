@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from topicality.errors import InputError
 
-VERSION = 2
+VERSION = 3
 _MAGIC = b"TSEG"
 _KINDS = ("<f4", "<i8")
 _HEAD = struct.Struct("<4sHI")

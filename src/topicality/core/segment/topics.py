@@ -13,7 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from topicality.core.segment.cues import Cues, Words
+from topicality.core.segment.cues import Words
+from topicality.core.segment.features import Said
+from topicality.core.segment.thread import KEPT, NO_THREAD, NO_THREAD_NEXT, THREAD, THREAD_NEXT, near, thread
 from topicality.vectors import Array
 
 PROTOTYPES = 6
@@ -24,18 +26,18 @@ _CLOSE = 12  # beyond this many topics, only the likeliest have their prototypes
 _TABLE = ("best", "best_two", "centroid", "opening", "words")
 SWITCH = (
     *(f"current_{name}" for name in _TABLE), *(f"other_{name}" for name in _TABLE), "gain_best", "gain_centroid",
-    "gain_words", "log_topics", "log_size", "log_age", "gain_blend",
+    "gain_words", "log_topics", "log_size", "log_age", "gain_blend", *THREAD,
 )  # fmt: skip
 SWITCH_NEXT = (
     *(f"next_current_{name}" for name in _TABLE), *(f"next_other_{name}" for name in _TABLE), "next_gain_best",
-    "next_gain_centroid", "next_gain_words",
+    "next_gain_centroid", "next_gain_words", *THREAD_NEXT,
 )  # fmt: skip
 RETURN = (
     *_TABLE, "log_age", "log_size", "rank", "margin", "gain_best", "gain_centroid", "gain_words", "z_blend",
-    "log_topics", "mean_centroid", "best_other",
+    "log_topics", "mean_centroid", "best_other", *THREAD,
 )  # fmt: skip
 RETURN_NEXT = (
-    *(f"next_{name}" for name in _TABLE), *(f"next_gain_{name}" for name in _TABLE), "next_margin",
+    *(f"next_{name}" for name in _TABLE), *(f"next_gain_{name}" for name in _TABLE), "next_margin", *THREAD_NEXT,
 )  # fmt: skip
 
 
@@ -51,6 +53,7 @@ class Slot:
     last: int
     number: int
     words: dict[str, int]
+    tail: tuple[Said, ...]
 
 
 class Placed(NamedTuple):
@@ -102,6 +105,7 @@ class Topics:
         self.number = np.full(limit, -1, np.intp)  # the topic's number, or -1: a free place
         self.words: dict[str, dict[int, int]] = {}  # word -> slot -> messages
         self.own: list[dict[str, int]] = [{} for _ in range(limit)]
+        self.tail: list[tuple[Said, ...]] = [() for _ in range(limit)]  # last messages, oldest first
         self.current = -1
         self.top = 0  # places in use: those below are live, those from here on free
         self.next_number = 0
@@ -109,19 +113,20 @@ class Topics:
     def __len__(self) -> int:
         return self.top
 
-    def place(self, slot: int | None, vector: Array, cues: Cues, words: Words, index: int) -> Placed:
+    def place(self, slot: int | None, message: Said, index: int) -> Placed:
         """Put a message into a topic, or (None) into a new one, which becomes the current one.
 
         Cost: O(D) and O(words).
         """
         current, top, next_number = self.current, self.top, self.next_number
+        vector, words = message.subject, message.words
         evicted = None
         opened = slot is None
         if slot is None:
             slot, evicted = self._open()
         ring, old = -1, None
         filled, last = int(self.filled[slot]), int(self.last[slot])
-        if cues.only_assent < 0.5 or filled == 0:
+        if message.cues.only_assent < 0.5 or filled == 0:
             said = int(self.said[slot])
             ring = 0 if said == 0 else 1 + (said - 1) % (PROTOTYPES - 1)
             old = self.prototypes[slot, ring].copy()
@@ -140,6 +145,7 @@ class Topics:
         self.size[slot] += 1
         self.last[slot] = index
         self.current = slot
+        self.tail[slot] = (*self.tail[slot], message)[-KEPT:]
         return Placed(slot, words, ring, old, before, filled, last, current, top, next_number, opened, evicted)
 
     def undo(self, placed: Placed) -> None:
@@ -165,23 +171,25 @@ class Topics:
             self._set_total(slot, placed.total)
             self.size[slot] -= 1
             self.last[slot] = placed.last
+            self.tail[slot] = self.tail[slot][:-1]
         self.current, self.top, self.next_number = placed.current, placed.top, placed.next_number
 
-    def look(self, vector: Array, words: Words) -> View:
+    def look(self, message: Said) -> View:
         """How a message sits with every live topic. There must be a current topic. Cost: O(live topics * D)."""
-        table = self._table(vector, words)
+        table = self.table(message)
         blend = blended(table)
         ranked = -blend
         ranked[self.current] = np.inf
         others = np.argsort(ranked, kind="stable")[:-1]
         return View(table, others, blend)
 
-    def _table(self, vector: Array, words: Words) -> Array:
-        count = self.top
+    def table(self, message: Said) -> Array:
+        """The table of a `View`."""
+        count, vector = self.top, message.subject
         centroid = (self.total[:count] @ vector) / self.norm[:count]
         table = np.empty((count, 5), np.float32)
         table[:, 2] = centroid
-        table[:, 4] = overlaps = self._word_overlaps(words)
+        table[:, 4] = overlaps = self._word_overlaps(message.words)
         if count > _CLOSE:
             close = np.argpartition(-0.4 * overlaps - centroid, _CLOSE)[:_CLOSE]
             if not (close == self.current).any():
@@ -239,6 +247,7 @@ class Topics:
                 int(self.last[slot]),
                 int(self.number[slot]),
                 self.own[slot],
+                self.tail[slot],
             )
             self._clear(slot)
         self.number[slot] = self.next_number
@@ -250,6 +259,7 @@ class Topics:
         for word in self.own[slot]:
             self._forget_word(word, slot)
         self.own[slot] = {}
+        self.tail[slot] = ()
         self.prototypes[slot] = 0.0
         self.total[slot] = 0.0
         self.norm[slot] = 1e-6
@@ -262,6 +272,7 @@ class Topics:
         self.filled[slot], self.size[slot], self.said[slot] = kept.filled, kept.size, kept.said
         self.last[slot], self.number[slot] = kept.last, kept.number
         self.own[slot] = kept.words
+        self.tail[slot] = kept.tail
         for word, times in kept.words.items():
             self.words.setdefault(word, {})[slot] = times
 
@@ -275,7 +286,7 @@ class Topics:
         if not at:
             del self.words[word]
 
-    def switch_features(self, view: View, index: int) -> list[float]:
+    def switch_features(self, view: View, message: Said, index: int) -> list[float]:
         """How a message sits with the current topic against the best other one (`SWITCH`)."""
         current = view.table[self.current].tolist()
         if len(view.others):
@@ -295,9 +306,14 @@ class Topics:
             log1p(int(self.size[self.current])),
             age,
             blend - float(view.blend[self.current]),
+            *(self._threads(view, message, 1)[0] if len(view.others) else NO_THREAD),
         ]
 
-    def return_features(self, view: View, index: int) -> list[list[float]]:
+    def _threads(self, view: View, message: Said, count: int) -> list[list[float]]:
+        here = near(message, self.tail[self.current])
+        return [thread(message, self.tail[slot], here) for slot in view.others[:count].tolist()]
+
+    def return_features(self, view: View, message: Said, index: int) -> list[list[float]]:
         """One row of `RETURN` for each of the likeliest earlier topics, at most `CANDIDATES`."""
         others = view.others[: CANDIDATES + 1].tolist()
         if not others:
@@ -309,6 +325,7 @@ class Topics:
         first = float(view.blend[others[0]])
         second = float(view.blend[others[1]]) if len(others) > 1 else 0.0
         rows = []
+        threads = self._threads(view, message, CANDIDATES)
         for place, slot in enumerate(others[:CANDIDATES]):
             own, blend = view.table[slot].tolist(), float(view.blend[slot])
             rest = first if place else second
@@ -326,22 +343,26 @@ class Topics:
                     topics,
                     centroid,
                     rest,
+                    *threads[place],
                 ]
             )
         return rows
 
-    def next_features(
-        self, view: View, following: tuple[Array, Words] | None, candidates: int
-    ) -> tuple[list[float], list[list[float]]]:
-        """What the next message adds: `SWITCH_NEXT`, and a row of `RETURN_NEXT` for each candidate; zeros at the end."""
-        if following is None:
-            return [0.0] * len(SWITCH_NEXT), [[0.0] * len(RETURN_NEXT) for _ in range(candidates)]
-        table = self._table(*following)
+    def next_switch(self, view: View, table: Array, following: Said) -> list[float]:
+        """What the next message adds (`SWITCH_NEXT`); its table is `table`."""
         current = table[self.current].tolist()
-        other = table[view.others[0]].tolist() if len(view.others) else [0.0] * 5
-        switch = [*current, *other, other[0] - current[0], other[2] - current[2], other[4] - current[4]]
-        if not candidates:
-            return switch, []
+        other, after = [0.0] * 5, NO_THREAD_NEXT
+        if len(view.others):
+            first = int(view.others[0])
+            other, after = table[first].tolist(), near(following, self.tail[first])
+        return [*current, *other, other[0] - current[0], other[2] - current[2], other[4] - current[4], *after]
+
+    def next_returns(self, view: View, table: Array, following: Said) -> list[list[float]]:
+        """The same for each candidate (`RETURN_NEXT`)."""
+        slots = view.others[:CANDIDATES].tolist()
+        if not slots:
+            return []
+        current = table[self.current].tolist()
         blend = blended(table)[view.others]
         top = int(blend.argmax())
         best = float(blend[top])
@@ -349,11 +370,11 @@ class Topics:
         second = float(blend.max()) if len(blend) > 1 else 0.0
         blend[top] = best
         rows = []
-        for place, own in enumerate(table[view.others[:candidates]].tolist()):
-            rest = second if place == top else best
+        for place, slot in enumerate(slots):
+            own, rest = table[slot].tolist(), second if place == top else best
             gains = [mine - held for mine, held in zip(own, current, strict=True)]
-            rows.append([*own, *gains, float(blend[place]) - rest])
-        return switch, rows
+            rows.append([*own, *gains, float(blend[place]) - rest, *near(following, self.tail[slot])])
+        return rows
 
 
 def blended(table: Array) -> Array:

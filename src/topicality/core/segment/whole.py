@@ -26,6 +26,7 @@ TWO_SIDED = (
     "rank_best3", "rank_cosine1", "lowest2", "lowest3", "lowest_best3",
     "cosine1_next", "cosine1_second", "best3_next", "best3_second", "best3_previous",
     "words_across", "words_return", "rank_words", "log_length", "log_left", "z_block2",
+    *(f"aspect_block{width}" for width in _DEEP), *(f"aspect_{what}{width}" for width in _DEEP for what in ("depth", "rank")),
     *(f"second_{Cues._fields[k]}" for k in _SECOND_NEXT), *(f"whole_{name}" for name in CONVERSATION),
 )  # fmt: skip
 
@@ -55,6 +56,10 @@ def two_sided(rows: Sequence[Row], vectors: Array, sums: list[float]) -> Array:
         np.log1p(count - 1.0 - np.arange(count)),
         (blocks[2] - inner.mean()) / (inner.std() + 0.05),
     ]
+    aspects = block_cosines(np.stack([row.aspect for row in rows]), _DEEP)
+    columns += [aspects[width] for width in _DEEP]
+    for width in _DEEP:
+        columns += [depth(aspects[width]), rank(aspects[width])]
     second = np.zeros((count, len(_SECOND_NEXT)), np.float32)
     if count > 2:
         second[:-2] = [[row.cues[k] for k in _SECOND_NEXT] for row in rows[2:]]
