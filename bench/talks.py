@@ -40,6 +40,7 @@ from topicality.core.drift_heard import Heard
 from topicality.core.landmarks import Landmarks
 from topicality.embed import load, load_background
 from topicality.embed.cache import CachedEmbedder
+from topicality.embed.segment import load_heads
 from topicality.layer.guard import Guard
 from topicality.types import Verdict
 
@@ -70,10 +71,11 @@ class Talk:
 
 @dataclass(frozen=True)
 class Space:
-    """Vectors of all messages, shape (N, D), and what they are measured against."""
+    """Vectors of all messages, shape (N, D), and what they are measured against; also without the map of subjects."""
 
     vectors: NDArray[np.float32]
     landmarks: Landmarks
+    plain: Landmarks
 
 
 @dataclass(frozen=True)
@@ -190,7 +192,9 @@ def talks(
             for kind in MIXED * mixed:
                 add(kind, group, policy, guard, mixed_messages(rng, kind, [files[name] for name in group], rest))
     vectors = np.asarray(embedder.embed(list(row)), dtype=np.float32)
-    return found, Space(vectors, Landmarks.of_rules([], [], load_background(embedder)))
+    background, heads = load_background(embedder), load_heads(embedder)
+    mapped = Landmarks.of_rules([], [], background, subjects=None if heads is None else heads.subjects)
+    return found, Space(vectors, mapped, Landmarks.of_rules([], [], background))
 
 
 def mixed_messages(rng: random.Random, kind: str, group: Sequence[Rows], rest: Sequence[Rows]) -> Made:

@@ -42,6 +42,7 @@ NAMES = [
     "calibrate",
     "check_topic_tool",
     "fed_by",
+    "heard_from",
     "load_embedder",
     "open",
     "similarity",

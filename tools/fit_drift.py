@@ -86,9 +86,9 @@ def laid_out(made: list[Talk], space: Space) -> Played:
         x[index, :count], read[index, :count] = np.log(chances / (1 - chances)), True
         place[index, :count] = [at for at, _ in heard]
         rows[index, :count] = [talk.rows[at] for at, _ in heard]
-    unit = space.vectors / np.linalg.norm(space.vectors, axis=1, keepdims=True)
+    unit = np.array([space.landmarks.measurable(row.astype(np.float64)) for row in space.vectors])
     cosines = np.stack([unit[each] @ unit[each].T for each in rows])
-    near = np.array([space.landmarks.among_background(row.astype(np.float64)) for row in unit])[rows]
+    near = np.array([space.landmarks.among_background(row) for row in unit])[rows]
     return Played(made, x, read, place, cosines, near[..., 0], space.landmarks.yardstick or 1.0)
 
 

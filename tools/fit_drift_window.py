@@ -11,6 +11,9 @@ They are fitted on the conversations of bench/talks.py, from every other file, a
 last messages together: the second is told what the first says of messages of files that it was not fitted on. So are the
 figures that are printed, and the bias, with which at most `LIMITS` of the quiet conversations are alarmed.
 
+A share of the conversations is played without the map of subjects that an encoder may have, so that the same networks serve
+those that have none; figures are told for both.
+
 The second is fitted on whole conversations: where one is to alarm within so many messages, only its highest log-odds there
 count, and only its highest where it is not to.
 """
@@ -22,7 +25,7 @@ import math
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -48,8 +51,10 @@ LIMITS = {"on": 0.01, "tangent": 0.03, "apart": 0.1, "hops": 0.013, "moves": 0.0
 WEIGHTS = {"on": 1.0, "moves": 0.8, "apart": 0.2}  # of not alarming; others 0.5
 QUIET = 6.0  # what not to alarm counts for, against to alarm
 UNHEARD = 0.12  # share of conversations of which the readings are hidden, so that it does without
+PLAIN = 0.15  # share of conversations that are played without the map of subjects
 READINGS = [at for at, name in enumerate(FEATURES) if "alone" in name or "context" in name]
 ODDS, LEFT, EVIDENCE = (FEATURES.index(f"{name}0") for name in ("odds", "left", "evidence"))
+KNOWN = FEATURES.index("count")
 LEVEL = math.log(Settings().level / (1 - Settings().level))
 
 
@@ -62,6 +67,7 @@ class Noted:
             `drift_window.room`, but for the evidence. read, off: shape (N, T). place: of a message in its conversation.
             count: off-topic ones so far.
         folds: shape (N, FOLDS), whether it is in that fold (`folds_of`). judged: shape (N,), whether figures are about it.
+            plain: whether it was played without the map of subjects.
     """
 
     talks: list[Talk]
@@ -73,6 +79,7 @@ class Noted:
     count: NDArray[np.int64]
     folds: Bools
     judged: Bools
+    plain: Bools
 
 
 def noted(parts: Sequence[tuple[Sequence[Talk], Space]], names: Sequence[str]) -> Noted:
@@ -82,6 +89,7 @@ def noted(parts: Sequence[tuple[Sequence[Talk], Space]], names: Sequence[str]) -
     room, read, off = np.zeros(shape, dtype=np.float32), np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
     place, count = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
     rows: list[tuple[Floats, float]] = []
+    plain = np.random.default_rng(2).random(len(made)) < PLAIN
 
     def note(last: tuple[Seen, ...], cosines: Any, readings: Any, yardstick: float) -> tuple[float, Seen]:
         rows.append(
@@ -95,9 +103,10 @@ def noted(parts: Sequence[tuple[Sequence[Talk], Space]], names: Sequence[str]) -
     index = 0
     with patch("topicality.core.drift_change.joint", note):
         for group, space in parts:
+            bare = replace(space, landmarks=space.plain)
             for talk in group:
                 rows.clear()
-                followed(talk, "heard", Settings(), space)
+                followed(talk, "heard", Settings(), bare if plain[index] else space)
                 heard = [at for at, one in enumerate(talk.fed["heard"]) if one is not None]
                 read[index, : len(heard)], place[index, : len(heard)] = True, heard
                 off[index, : len(heard)] = np.array(talk.off)[heard]
@@ -107,7 +116,7 @@ def noted(parts: Sequence[tuple[Sequence[Talk], Space]], names: Sequence[str]) -
                 index += 1
     folds = folds_of(made, names)
     judged = np.array([talk.policy in {0, 10} and (talk.kind in KINDS[-2:] or "+" not in talk.file) for talk in made])
-    return Noted(made, seen, room, read, off, place, count, folds, judged)
+    return Noted(made, seen, room, read, off, place, count, folds, judged, plain)
 
 
 def folds_of(made: Sequence[Talk], names: Sequence[str]) -> Bools:
@@ -282,27 +291,30 @@ def levels(data: Noted, odds: Floats, said: Floats, shift: float) -> Floats:
     for age in range(1, LAST):
         suspect[:, age:] += (data.read & (said >= window.SUSPECT))[:, :-age]
     free = np.where(suspect > 1, window.BEGUN, data.room)
-    return np.where(data.read, np.minimum(odds + shift, data.seen[..., ODDS] + free), -99.0)
+    told = np.minimum(odds + shift, data.seen[..., ODDS] + free)
+    early = data.seen[..., KNOWN] < math.log1p(window.FIRST - 0.5)
+    return np.where(data.read, np.where(early, np.maximum(told, data.seen[..., ODDS]), told), -99.0)
 
 
 def shifted(data: Noted, odds: Floats, said: Floats) -> float:
     """What to add to the log-odds so that no more than `LIMITS` are alarmed."""
     kinds = np.array([talk.kind for talk in data.talks])
+    judged = data.judged & ~data.plain
     low, high = -8.0, 8.0
     for _ in range(30):
         middle = (low + high) / 2
         told = levels(data, odds, said, middle)
-        rates = {kind: (told[(kinds == kind) & data.judged] >= LEVEL).any(axis=1).mean() for kind in LIMITS}
+        rates = {kind: (told[(kinds == kind) & judged] >= LEVEL).any(axis=1).mean() for kind in LIMITS}
         low, high = (low, middle) if any(rates[kind] > most for kind, most in LIMITS.items()) else (middle, high)
     return low
 
 
 def figures(data: Noted, told: Floats) -> str:
     lines = []
-    for policy in (0, 10):
+    for policy, plain in ((0, False), (10, False), (0, True), (10, True)):
         found = []
         for index, talk in enumerate(data.talks):
-            if talk.policy == policy and data.judged[index]:
+            if talk.policy == policy and data.judged[index] and data.plain[index] == plain:
                 line = [0.0] * len(talk.off)
                 for at, value in zip(data.place[index][data.read[index]], told[index][data.read[index]], strict=True):
                     line[at] = float(chance(np.array(value)))
@@ -310,7 +322,8 @@ def figures(data: Noted, told: Floats) -> str:
         rates = measured(found, Settings().level)
         speed = {kind: rates[kind][f"within_{n}"] for kind, n in (("abrupt", 3), ("gradual", 5), ("subject", 3))}
         speed |= {kind: rates[kind]["alarmed"] for kind in rates if "alarmed" in rates[kind]}
-        lines.append(f"policy{policy}: " + " ".join(f"{kind} {value:.3f}" for kind, value in speed.items()))
+        told_as = f"policy{policy}{' without a map' if plain else ''}: "
+        lines.append(told_as + " ".join(f"{kind} {value:.3f}" for kind, value in speed.items()))
     return "\n".join(lines)
 
 

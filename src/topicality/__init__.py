@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from topicality.config import Policy as Policy
     from topicality.config import TopicRule as TopicRule
     from topicality.core.drift import fed_by as fed_by
+    from topicality.core.drift import heard_from as heard_from
     from topicality.core.index import TopicIndex as TopicIndex
     from topicality.core.index import TopicMatch as TopicMatch
     from topicality.embed import CachedEmbedder as CachedEmbedder
@@ -80,6 +81,7 @@ _HOME = {
     "calibrate": "layer.calibration",
     "check_topic_tool": "layer.tool",
     "fed_by": "core.drift",
+    "heard_from": "core.drift",
     "load_embedder": "embed",
     "open": "layer.memory",
     "similarity": "vectors",

@@ -24,6 +24,7 @@ from topicality.core.drift_window import (
     ALONE,
     BEGUN,
     FEATURES,
+    FIRST,
     KEPT,
     LAST,
     OF_ONE,
@@ -42,7 +43,17 @@ SIZE = 64
 SUBJECTS = RANDOM.normal(size=(40, SIZE))
 HERE = Landmarks([(f"subject {index}", "background", subject) for index, subject in enumerate(SUBJECTS)])
 TOPIC, OTHER = RANDOM.normal(size=(2, SIZE))
+ACROSS = np.random.default_rng(3).normal(size=(SIZE, 24)).astype(np.float32)
 ON, OFF, UNSURE = 0.97, 0.03, 0.15
+
+
+def across(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """A map of subjects: fewer numbers, length 1."""
+    found = vectors @ ACROSS
+    return np.asarray(found / np.linalg.norm(found, axis=-1, keepdims=True))
+
+
+MAPPED = Landmarks([(f"subject {index}", "background", one) for index, one in enumerate(SUBJECTS)], subjects=across)
 
 
 def near(direction: Any, index: int) -> NDArray[np.float64]:
@@ -188,7 +199,7 @@ def test_what_a_message_is_like_and_what_is_usual() -> None:
     assert memory.mean_spread == pytest.approx(np.std([0.4, 0.3, 0.2]), abs=1e-6)
     assert memory.readings == pytest.approx([2.0, 3.0])
     asked = np.array([[0.9, 0.6, 0.3]], dtype=np.float32)
-    found = standing(asked, np.array([0.2]), np.array([[0.0, 9.0]]), memory, 1.0)[0]
+    found = standing(asked, [0.2], [[0.0, 9.0]], memory, 1.0)[0]
     spread = np.std([2.0, 4.0, 0.0]) + 1
     centre = 0.6 / memory.length - 0.2
     assert found == pytest.approx([0.7, 0.4, centre, 0.6, -2.0 / spread, 6.0 / spread], abs=1e-5)
@@ -199,10 +210,10 @@ def test_the_same_text_again_is_no_witness() -> None:
     kept = np.array([[1.0, 1.0, 0.2], [1.0, 1.0, 0.2], [0.2, 0.2, 1.0]], dtype=np.float32)
     memory = memory_of(kept, np.zeros((3, 3), dtype=np.float32), 1.0)
     assert memory.nearest == pytest.approx(0.2)
-    again = standing(kept[:1], np.zeros(1), np.zeros((1, 2)), memory, 1.0)[0]
+    again = standing(kept[:1], [0.0], [[0.0, 0.0]], memory, 1.0)[0]
     assert again[:2] == pytest.approx([0.2, 0.2])
     only = memory_of(kept[:2, :2], np.zeros((2, 3), dtype=np.float32), 1.0)
-    assert np.isnan(standing(kept[:1, :2], np.zeros(1), np.zeros((1, 2)), only, 1.0)[0, :2]).all()
+    assert np.isnan(standing(kept[:1, :2], [0.0], [[0.0, 0.0]], only, 1.0)[0][:2]).all()
 
 
 def test_evidence_sums_up_and_is_forgotten() -> None:
@@ -231,9 +242,31 @@ def test_the_nearest_subject_and_how_distinct_it_is() -> None:
 
 def test_the_rule_before_the_window_counts_too() -> None:
     window = last(-3, -3, -3)
-    alike = np.ones((LAST, LAST), dtype=np.float32)
-    found = {joint((*window, Seen(*SURE)._replace(odds=odds)), alike, OLD, 1.0)[0] for odds in (-2.0, 0.0)}
+    alike = np.ones((LAST + FIRST, LAST + FIRST), dtype=np.float32)
+    old = np.zeros((FIRST, 3), dtype=np.float32)
+    found = {joint((*window, Seen(*SURE)._replace(odds=odds)), alike, old, 1.0)[0] for odds in (-2.0, 0.0)}
     assert len(found) == 2
+
+
+@pytest.mark.parametrize("place", [HERE, MAPPED])
+@pytest.mark.parametrize("lead", range(FIRST + 2))
+@pytest.mark.parametrize("probability", [OFF, UNSURE])
+def test_a_conversation_that_begins_off_topic_or_turns_at_once_alarms(
+    lead: int, probability: float, place: Landmarks
+) -> None:
+    away = [(subject, probability) for subject in SUBJECTS[:8]]
+    found = alarms(drift_talks.told([*talk(TOPIC, lead, ON), *away], place)[1])
+    assert len(found) == 1
+    assert lead < found[0] <= lead + 5
+
+
+def test_with_little_remembered_the_window_says_no_less_than_the_rule() -> None:
+    window, odds = last(-3, -3, -3), 2.0
+    for known in range(FIRST + 2):
+        alike = np.ones((LAST + known, LAST + known), dtype=np.float32)
+        old = np.zeros((known, 3), dtype=np.float32)
+        felt, _ = joint((window[0]._replace(odds=odds), *window[1:]), alike, old, 1.0)
+        assert (felt >= odds) is (known < FIRST)
 
 
 def test_what_the_window_itself_left_among_the_remembered_is_no_witness() -> None:
@@ -325,6 +358,68 @@ def test_a_damaged_window_is_refused(change: dict[str, Any]) -> None:
     assert DriftState.from_dict(state.to_dict()).to_dict() == state.to_dict()
     with pytest.raises(InputError):
         DriftState.from_dict({**state.to_dict(), **change})
+
+
+def test_with_a_map_messages_are_compared_there_and_headings_stay_where_they_are() -> None:
+    state, readings = drift_talks.told(LEAD, MAPPED)
+    assert state.kept is not None
+    assert state.lately is not None
+    assert state.running is not None
+    assert (state.kept.shape, state.lately.shape, state.running.shape) == ((12, 24), (2, 24), (SIZE,))
+    newest = across(LEAD[-1][0].astype(np.float32))
+    assert state.kept[-1] / 127 == pytest.approx(newest / np.abs(newest).max(), abs=0.005)
+    assert MAPPED.yardstick is not None
+    cosine = across(SUBJECTS.astype(np.float32)) @ newest
+    assert state.window[0].background == pytest.approx(cosine.max() / MAPPED.yardstick, abs=1e-4)
+    assert readings[-1].heading == told(LEAD)[1][-1].heading
+
+
+def test_with_a_map_decisions_go_on_after_json() -> None:
+    messages = [*LEAD, *talk(OTHER, 8, UNSURE, 50)]
+    whole = drift_talks.told(messages, MAPPED)[1]
+    state = drift_talks.told(messages[:13], MAPPED)[0]
+    for index, (vector, probability) in enumerate(messages[13:], 13):
+        state = DriftState.from_dict(json.loads(json.dumps(state.to_dict())))
+        state, reading = step(state, vector, probability, now=float(index), landmarks=MAPPED)
+        assert reading == whole[index]
+
+
+@pytest.mark.parametrize(("first", "then", "size"), [(HERE, MAPPED, 24), (MAPPED, HERE, SIZE)])
+def test_a_state_that_was_measured_elsewhere_begins_its_memory_anew(
+    first: Landmarks, then: Landmarks, size: int
+) -> None:
+    start, _ = drift_talks.told(LEAD, first)
+    state, _ = step(start, near(TOPIC, 70), ON, now=20, landmarks=then)
+    assert state.kept is not None
+    assert state.kept.shape == (1, size)
+    assert state.readings is not None
+    assert state.readings.shape == (1, 3)
+    assert len(state.window) == 1
+    assert (state.messages, state.alike) == (13, 0.0)
+    assert state.weight > start.weight
+    assert state.odds is not None
+    assert DriftState.from_dict(state.to_dict()).to_dict() == state.to_dict()
+    assert not alarms(drift_talks.told(talk(TOPIC, 20, ON, 100), then, start=state)[1])
+
+
+def test_what_the_map_has_no_direction_for_is_no_evidence() -> None:
+    units = (SUBJECTS / np.linalg.norm(SUBJECTS, axis=1, keepdims=True)).astype(np.float32)
+
+    def only_subjects(vector: NDArray[np.float32]) -> NDArray[np.float32]:
+        return across(vector) * np.float32((units @ vector).max() > 0.999)
+
+    empty = Landmarks(
+        [(f"subject {index}", "background", one) for index, one in enumerate(SUBJECTS)], subjects=only_subjects
+    )
+    state, readings = drift_talks.told(LEAD, empty)
+    assert state.kept is None
+    assert readings[-1].level == drift_talks.told([(None, ON) for _ in LEAD], None)[1][-1].level
+
+
+def test_directions_of_two_lengths_are_refused() -> None:
+    mapped, plain = (drift_talks.told(LEAD, place)[0].to_dict() for place in (MAPPED, HERE))
+    with pytest.raises(InputError):
+        DriftState.from_dict({**mapped, "lately": plain["lately"]})
 
 
 @pytest.mark.parametrize("version", [2, 3])

@@ -9,14 +9,19 @@ import sys
 import threading
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from topicality.config import Policy
 from topicality.core.drift import Reading, Settings
 from topicality.core.landmarks import Landmarks
+from topicality.embed import load
+from topicality.embed.segment import load_heads
 from topicality.errors import ConfigError, InputError, SpaceMismatchError
-from topicality.layer.drift import DriftTracker, Eviction
+from topicality.layer import drift as layer_drift
+from topicality.layer.drift import DriftTracker, Eviction, landmarks_of
 from topicality.types import Space
 
 ON, OFF = 0.97, 0.03
@@ -276,3 +281,15 @@ def test_sessions_do_not_influence_each_other(told: list[tuple[str, str, float |
         reading = apart.observe(session, role, [1, ord(session) % 3], probability)
         alone.setdefault((session, role), []).append(reading)
     assert mixed == alone
+
+
+def test_messages_are_compared_by_the_encoders_map_of_subjects_if_it_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    embedder, policy = load("minilm"), Policy(allowed=["refunds"])
+    [vector] = embedder.embed(["Where is my refund?"])
+    heads = load_heads(embedder)
+    assert heads is not None
+    found = landmarks_of(policy, embedder).measurable(vector.astype(np.float64))
+    assert found == pytest.approx(heads.subjects(vector), abs=1e-5)
+    monkeypatch.setattr(layer_drift, "load_heads", lambda _: None)
+    found = landmarks_of(policy, embedder).measurable(vector.astype(np.float64))
+    assert found == pytest.approx(vector / np.linalg.norm(vector), abs=1e-5)

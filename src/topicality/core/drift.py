@@ -8,7 +8,7 @@ tells where the conversation is heading.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -149,8 +149,7 @@ def step(
     if read and probability is not None:
         mean = probability if mean is None else mean + settings.alpha * (probability - mean)
         off = off + 1 if probability < settings.allowed_threshold else 0
-    after = replace(  # few of them: each copies every field
-        before,
+    after = before.but(
         messages=before.messages + 1,
         seen_at=max(now, before.seen_at) if before.messages else now,
         space=named,
@@ -173,8 +172,7 @@ def step(
     since = None if before.since is None else before.since + 1
     armed = before.armed or back
     alarm = gone and armed and (since is None or since > settings.cooldown)
-    after = replace(
-        after,
+    after = after.but(
         counted=before.counted + 1,
         drift_streak=streak,
         armed=armed and not alarm,

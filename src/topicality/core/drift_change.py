@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -90,16 +90,10 @@ def changed(
     Cost: O(D · (landmarks + `keep`)).
     """
     direction = None if vector is None or landmarks is None else landmarks.measurable(vector)
+    state = state if direction is None else _measured_alike(state, len(direction))
     together = detector is None and direction is not None  # the window was fitted with the constants of SEEING
     detector = detector or (BLIND if direction is None else SEEING)
-    if state.odds is None:
-        start = log_odds(detector.leave)
-        low, of = detector.low
-        total, weight = detector.usual * detector.usual_weight, detector.usual_weight
-        alike, likes = 0.0, detector.usual_weight
-    else:
-        start, low, of, total, weight = state.odds, state.low, state.of, state.total, state.weight
-        alike, likes = state.alike, state.likes or detector.usual_weight
+    start, low, of, total, weight, alike, likes = _so_far(state, detector)
     own = log_odds(heard.probability)
     x = min(max(own, detector.lowest), detector.highest)
     left = level_of(start)
@@ -138,8 +132,7 @@ def changed(
         mine = int(kept is not state.kept)
         seen = Seen(own, alone, context, near.background, near.distinct, mine, odds)
         felt, window = _read_together(state, seen, near)
-    return replace(
-        state,
+    return state.but(
         odds=odds,
         felt=felt,
         window=window,
@@ -153,6 +146,23 @@ def changed(
         kept=kept,
         readings=readings,
     )
+
+
+def _so_far(state: DriftState, detector: Detector) -> tuple[float, ...]:
+    """Log-odds that the conversation has left, and its sums: low, of, total, weight, alike, likes."""
+    if state.odds is None:
+        usual = detector.usual_weight
+        return log_odds(detector.leave), *detector.low, detector.usual * usual, usual, 0.0, usual
+    likes = state.likes or detector.usual_weight
+    return state.odds, state.low, state.of, state.total, state.weight, state.alike, likes
+
+
+def _measured_alike(state: DriftState, size: int) -> DriftState:
+    """The state; with its memory begun anew if what is remembered was measured elsewhere, with or without a map."""
+    kept, lately = state.kept, state.lately
+    if (kept is None or kept.shape[1] == size) and (lately is None or lately.shape[1] == size):
+        return state
+    return state.but(alike=0.0, likes=0.0, kept=None, readings=None, window=(), lately=None)
 
 
 def _read_together(state: DriftState, seen: Seen, near: _Near) -> tuple[float, tuple[Seen, ...]]:
@@ -181,17 +191,17 @@ class _Near(NamedTuple):
     asked: int
 
 
-def _near(state: DriftState, direction: NDArray[np.float64], landmarks: Landmarks, together: bool) -> _Near:
+def _near(state: DriftState, direction: NDArray[np.float32], landmarks: Landmarks, together: bool) -> _Near:
     yardstick = landmarks.yardstick or 1.0
     background, distinct = landmarks.among_background(direction)
     lately = state.lately[::-1] if together and state.lately is not None else None
     rows = [one for one in (lately, state.kept) if one is not None]
-    every = direction[None].astype(np.float32)
+    every = direction[None]
     if rows:
-        past = np.concatenate(rows).astype(np.float32)
-        past /= np.sqrt(np.einsum("ij,ij->i", past, past))[:, None]
-        every = np.concatenate([every, past])
-    cosines = every @ every.T / np.float32(yardstick)
+        every = np.concatenate([every, *rows])
+    dots = every @ every.T
+    lengths = np.sqrt(dots.diagonal())
+    cosines = dots / (lengths[:, None] * (lengths * np.float32(yardstick)))
     return _Near(background / yardstick, distinct, yardstick, cosines, 1 + (0 if lately is None else len(lately)))
 
 
@@ -207,7 +217,7 @@ def _noted(
     return found
 
 
-def remembered(kept: NDArray[np.int8] | None, direction: NDArray[np.float64], most: int) -> NDArray[np.int8]:
+def remembered(kept: NDArray[np.int8] | None, direction: NDArray[np.floating], most: int) -> NDArray[np.int8]:
     """`kept` with one direction more, in one byte a number; the oldest goes when there are more than `most`."""
     row = np.rint(direction * (127.0 / np.abs(direction).max())).astype(np.int8)[None]
     rows = row if kept is None else np.concatenate([kept[-most + 1 :] if most > 1 else kept[:0], row])

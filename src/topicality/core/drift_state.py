@@ -6,6 +6,7 @@ import base64
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -30,11 +31,11 @@ class DriftState:
         running: shape (D,), float64, running mean of the vectors; None before the first.
         odds: log-odds that the conversation is off its topics. low, of: on-topic messages so far that looked off-topic,
             of how many. total, weight: their log-odds, summed, and how many. mean: running mean of the probabilities.
-        alike, likes: their likeness (`core.drift_change`), summed, and of how many. kept: shape (K, D), int8, directions of
-            the last on-topic messages; None before the first. readings: shape (K, 3), float32, of the same ones
-            (`core.drift_memory.memory_of`); None when they are not known.
+        alike, likes: their likeness (`core.drift_change`), summed, and of how many. kept: shape (K, M), int8, directions of
+            the last on-topic messages, as `Landmarks.measurable` gave them; None before the first. readings: shape (K, 3),
+            float32, of the same ones (`core.drift_memory.memory_of`); None when they are not known.
         felt: log-odds by the last messages together (`core.drift_window`); None where they cannot be seen, then `odds` count.
-            window: what is remembered of up to five of them, newest first. lately: shape (K, D), int8, directions of the
+            window: what is remembered of up to five of them, newest first. lately: shape (K, M), int8, directions of the
             last two, newest last.
         drift_streak, off_topic_streak: messages in a row. armed: whether the next drift raises the alarm.
         since: messages counted since the last alarm; None before the first.
@@ -62,6 +63,12 @@ class DriftState:
     off_topic_streak: int = 0
     armed: bool = True
     since: int | None = None
+
+    def but(self, **changes: Any) -> DriftState:
+        """This state with other values; as `dataclasses.replace`, four times as quick."""
+        values = dict(zip(_NAMES, _VALUES(self), strict=True))
+        values.update(changes)
+        return DriftState(**values)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; `from_dict` gives the same state, to the last bit."""
@@ -95,16 +102,19 @@ class DriftState:
             if not np.isfinite(values["running"]).all():
                 raise InputError("a drift state has an unusable vector")
         if values["kept"] is not None:
-            values["kept"] = _rows(values["kept"], values["running"], data["version"])
+            values["kept"] = _rows(values, "kept", data["version"])
         values["readings"] = _readings(values["readings"], values["kept"])
         if values["lately"] is not None:
-            values["lately"] = _rows(values["lately"], values["running"], VERSION)
+            values["lately"] = _rows(values, "lately", VERSION)
+            if values["kept"] is not None and values["kept"].shape[1] != values["lately"].shape[1]:
+                raise InputError("a drift state has remembered messages of two lengths")
         values["window"] = _window(values["window"], values["lately"])
         return cls(**values)
 
 
 _NAMES = tuple(entry.name for entry in fields(DriftState))
 _ENTRIES = {*_NAMES, "version"}
+_VALUES = attrgetter(*_NAMES)
 
 
 def is_number(value: object) -> TypeGuard[float]:
@@ -131,16 +141,26 @@ def _unpacked(packed: object, kind: str) -> NDArray[Any]:
     return array  # of bytes: nobody can write into it
 
 
-def _rows(packed: object, running: NDArray[np.float64] | None, version: int) -> NDArray[np.int8]:
-    """The remembered directions: one text; a list of one for each before version 3."""
+def _rows(values: Mapping[str, Any], name: str, version: int) -> NDArray[np.int8]:
+    """The remembered directions: one text; a list of one for each before version 3.
+
+    How many they are is told by the window, or by the readings; without those they are as long as the vectors.
+    """
+    packed, running, readings, window = values[name], values["running"], values["readings"], values["window"]
     size = 0 if running is None else len(running)
     if version < 3:
         rows = [_unpacked(row, "i1") for row in packed] if isinstance(packed, list) else []
         packed = _packed(np.concatenate(rows)) if rows and all(len(row) == size for row in rows) else None
-    array = _unpacked(packed, "i1") if isinstance(packed, str) and size else None
-    if array is None or len(array) % size or not array.reshape(-1, size).any(axis=1).all():
+    array = _unpacked(packed, "i1") if isinstance(packed, str) and size else np.zeros(0, dtype=np.int8)
+    if name == "lately":
+        count = min(len(window), LAST - 1) if isinstance(window, list) else 0
+    elif readings is not None:
+        count = len(_unpacked(readings, "<f4")) // 3
+    else:
+        count = 0 if size == 0 or len(array) % size else len(array) // size
+    if count == 0 or len(array) == 0 or len(array) % count or not array.reshape(count, -1).any(axis=1).all():
         raise InputError("a drift state has remembered messages that cannot be")
-    return array.reshape(-1, size)
+    return array.reshape(count, -1)
 
 
 def _readings(packed: object, kept: NDArray[np.int8] | None) -> NDArray[np.float32] | None:

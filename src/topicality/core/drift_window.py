@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from topicality.core.drift_memory import MESSAGE, Floats, Memory, bounded, memory_of, standing
+from topicality.core.drift_memory import MESSAGE, Floats, bounded, memory_of, standing
 from topicality.core.drift_weights import EVIDENCE, JOINT, Network
 
 LAST = 3  # messages that are read together
@@ -41,6 +41,7 @@ OF_ONE = (*range(len(MESSAGE)), LAST * len(MESSAGE))  # where those of `evidence
 ALONE, BEGUN = 0.85, 6.0  # log-odds that the window may add to the rule's: so little that one message never alarms, but
 # more where the last two are nearer to each other than to anything said before: another subject has begun
 SUSPECT = 0.0  # evidence from which a message speaks for off-topic by itself; two of the last three may add BEGUN too
+FIRST = 4  # remembered messages without which the rule counts too: conversations may begin off-topic, or turn at once
 _SURE = 6.0  # log-odds: more counts as this
 _LEAVE, _BACK = 0.03, 0.02  # probability that a conversation leaves its topics, a message, and comes back
 START = math.log(_LEAVE / (1.0 - _LEAVE))  # log-odds that it has left, before any message
@@ -91,37 +92,37 @@ def joint(
     newest = window[0]._replace(evidence=evidence, left=summed(before, evidence))
     window = (newest, *window[1:])
     sequence(found, window)
-    return min(weighed(JOINT, found), newest.odds + room(window, cosines)), newest
+    felt = min(weighed(JOINT, found), newest.odds + room(window, cosines))
+    known = len(cosines) - min(len(window), LAST)
+    return (felt if known >= FIRST else max(felt, newest.odds)), newest
 
 
 def features(
     window: tuple[Seen, ...], cosines: NDArray[np.float32], readings: NDArray[np.float32], yardstick: float
 ) -> Floats:
     """What the networks read, in the order of `FEATURES`; NaN where nothing is known, and for what `sequence` fills in."""
-    found = np.full(len(FEATURES), np.nan)
     last = window[:LAST]
-    memory = memory_of(cosines[len(last) :, len(last) :], readings, yardstick)
-    plain = np.array(
-        [[_sure(one.own), bounded(one.alone), bounded(one.context), one.background, one.distinct] for one in last]
-    )
-    stands = standing(cosines[: len(last), len(last) :], plain[:, 3], plain[:, 1:3], memory, yardstick)
-    told = len(last) * len(MESSAGE)
-    found[:told] = np.concatenate([plain, stands], axis=1).ravel()
-    _tell_memory(found, memory)
-    for place, (first, second) in enumerate(((0, 1), (0, 2), (1, 2)), _LIKE):
-        if second < len(last):
-            found[place] = cosines[first, second]
-    for age, one in enumerate(window[: LAST + 1]):
-        found[_ODDS + age] = one.odds
-    return found
+    count, nan = len(last), float("nan")
+    memory = memory_of(cosines[count:, count:], readings, yardstick)
+    read = [(bounded(one.alone), bounded(one.context)) for one in last]
+    stands = standing(cosines[:count, count:], [one.background for one in last], read, memory, yardstick)
+    found: list[float] = []
+    for one, own, stand in zip(last, read, stands, strict=True):
+        found += (_sure(one.own), *own, one.background, one.distinct, *stand)
+    found += [nan] * (_MEMORY - len(found))
+    found += (math.log1p(memory.size), memory.nearest, memory.nearest_spread, memory.mean, memory.mean_spread)
+    found += (*memory.readings, *memory.readings_spread)
+    likes = cosines[:count, :count].tolist()
+    found += [likes[first][second] if second < count else nan for first, second in ((0, 1), (0, 2), (1, 2))]
+    odds = [one.odds for one in window[: LAST + 1]]
+    found += odds + [nan] * (len(FEATURES) - len(found) - len(odds))
+    return np.array(found)
 
 
 def sequence(found: Floats, window: Sequence[Seen]) -> None:
     """Fill in what was made of the messages so far."""
-    for age, one in enumerate(window[: LAST + 1]):
-        found[_LEFT + age] = one.left
-    for age, one in enumerate(window[:KEPT]):
-        found[_EVIDENCE + age] = _sure(one.evidence)
+    found[_LEFT : _LEFT + min(len(window), LAST + 1)] = [one.left for one in window[: LAST + 1]]
+    found[_EVIDENCE : _EVIDENCE + min(len(window), KEPT)] = [_sure(one.evidence) for one in window[:KEPT]]
 
 
 def summed(before: float, evidence: float) -> float:
@@ -150,15 +151,10 @@ def weighed(network: Network, found: Floats) -> float:
     return float(np.tanh(standard @ network.inner + network.inner_bias) @ network.outer) + network.bias
 
 
-def _tell_memory(found: Floats, memory: Memory) -> None:
-    common = (memory.nearest, memory.nearest_spread, memory.mean, memory.mean_spread)
-    found[_MEMORY:_LIKE] = (math.log1p(memory.size), *common, *memory.readings, *memory.readings_spread)
-
-
 def _sure(odds: float) -> float:
     return min(max(odds, -_SURE), _SURE)
 
 
 _OF_ONE = np.array(OF_ONE)
-_MEMORY, _LIKE, _ODDS = LAST * len(MESSAGE), FEATURES.index("like01"), FEATURES.index("odds0")
+_MEMORY = LAST * len(MESSAGE)
 _LEFT, _EVIDENCE = FEATURES.index("left0"), FEATURES.index("evidence0")

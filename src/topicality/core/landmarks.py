@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,8 +16,11 @@ from topicality.errors import InputError, SpaceMismatchError
 from topicality.types import Space
 
 _YARDSTICK = 20  # so many background landmarks, at least, tell what is usual between unrelated things
+_CLOSER = 0.7  # where subjects lie, messages of a conversation spread so much less, measured by that
+_FEW = 8  # of so many, looking for the best one by one is quicker than sorting all
 
 Side = Literal["allowed", "blocked", "background"]
+Subjects = Callable[[NDArray[np.float32]], NDArray[np.float32]]  # shape (D,) to (K,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +44,24 @@ class Landmarks:
         entries: (name, side, vector), vectors of shape (D,), any length but zero. A name may come several times on a side;
             the nearest of its vectors counts.
         space: of the vectors; None when they are of no named encoder.
+        subjects: a map of vectors to where those of one subject lie close together, whatever is done with it; what is said
+            of messages and of the background is then measured there. None: where they are.
     Attributes:
         yardstick: standard deviation of the cosine between two background landmarks: how far apart unrelated things lie
-            in this space. None with fewer than 20 of them.
+            where it is measured; among subjects, a little less than that. None with fewer than 20 of them.
     Raises:
         InputError: a blank name, an unknown side, a vector that is not finite or all zeros.
         SpaceMismatchError: dimensions differ.
     """
 
-    def __init__(self, entries: Iterable[tuple[str, Side, ArrayLike]], space: Space | None = None) -> None:
+    def __init__(
+        self,
+        entries: Iterable[tuple[str, Side, ArrayLike]],
+        space: Space | None = None,
+        subjects: Subjects | None = None,
+    ) -> None:
         self.space = space
+        self._subjects = subjects
         rows: list[NDArray[np.float64]] = []
         keys: dict[tuple[str, Side], int] = {}
         owner: list[int] = []
@@ -65,10 +76,16 @@ class Landmarks:
                 raise SpaceMismatchError(space or f"dimension {wanted}", f"dimension {len(rows[-1])} in {name!r}")
             owner.append(keys.setdefault((name, side), len(keys)))
         self._keys = tuple(keys)
+        self._sides = np.array([side for _, side in keys])
         self._owner = np.array(owner, dtype=np.intp)
         self._matrix = np.array(rows) if rows else np.zeros((0, space.dimension if space is not None else 0))
-        self._background = self._matrix[[self._keys[index][1] == "background" for index in owner]]
+        self._rough = self._matrix.astype(np.float32)
+        self._background = self._rough[[self._keys[index][1] == "background" for index in owner]]
+        if subjects is not None and len(self._background):
+            self._background = np.array([subjects(row) for row in self._background])
         self.yardstick = _spread(self._background) if len(self._background) >= _YARDSTICK else None
+        if self.yardstick is not None and subjects is not None:
+            self.yardstick *= _CLOSER
 
     @classmethod
     def of_rules(
@@ -77,6 +94,7 @@ class Landmarks:
         blocked: Sequence[RuleMembers] = (),
         background: Background | None = None,
         space: Space | None = None,
+        subjects: Subjects | None = None,
     ) -> Landmarks:
         """One landmark for each rule and each background subject: the mean direction of what belongs to it."""
         sides: tuple[tuple[Side, Sequence[RuleMembers]], ...] = (("allowed", allowed), ("blocked", blocked))
@@ -89,7 +107,7 @@ class Landmarks:
                 for name, vector in zip(background.subjects, background.prototypes, strict=True)
             ]
             space = space or background.space
-        return cls(entries, space)
+        return cls(entries, space, subjects)
 
     @property
     def dimension(self) -> int:
@@ -99,16 +117,19 @@ class Landmarks:
     def __len__(self) -> int:
         return len(self._keys)
 
-    def measurable(self, vector: NDArray[np.float64]) -> NDArray[np.float64] | None:
-        """The vector's direction, shape (D,); None when it has none or there is no yardstick to measure it with."""
+    def measurable(self, vector: NDArray[np.float64]) -> NDArray[np.float32] | None:
+        """The vector's direction, shape (D,), or (K,) among subjects; None without one, or without a yardstick."""
         peak = np.abs(vector).max()
         if self.yardstick is None or peak == 0:
             return None
         scaled = vector / peak
-        return np.asarray(scaled / np.sqrt(scaled @ scaled))
+        direction = (scaled / np.sqrt(scaled @ scaled)).astype(np.float32)
+        if self._subjects is not None:
+            direction = self._subjects(direction)
+        return direction if direction.any() else None
 
-    def among_background(self, direction: NDArray[np.float64]) -> tuple[float, float]:
-        """Cosine, [-1, 1], of a direction, shape (D,), to the nearest background landmark, and how clearly it is that one.
+    def among_background(self, direction: NDArray[np.float32]) -> tuple[float, float]:
+        """Cosine, [-1, 1], of what is `measurable` to the nearest background landmark, and how clearly it is that one.
 
         Returns:
             The cosine, and how far it is above the mean of all of them, in their standard deviations.
@@ -136,18 +157,21 @@ class Landmarks:
         if peak == 0:
             return ()
         scaled = vector / peak
-        scores = self._matrix @ (scaled / np.sqrt(scaled @ scaled))
+        direction = scaled / np.sqrt(scaled @ scaled)
+        # what is only told, and not decided by, may be rough
+        matrix = self._rough if side is None else self._matrix
+        scores = (matrix @ direction.astype(matrix.dtype)).astype(np.float64)
         if len(scores) > len(self._keys):
             best = np.full(len(self._keys), -2.0)
             np.maximum.at(best, self._owner, scores)
             scores = best
-        found = []
-        for index in np.argsort(-scores, kind="stable").tolist():
+        if side is not None:
+            scores = np.where(self._sides == side, scores, -2.0)
+        found: list[Heading] = []
+        for index in _best(scores, count):
             name, kind = self._keys[index]
             if side is None or kind == side:
                 found.append(Heading(name, kind, float(min(1.0, max(-1.0, scores[index])))))
-                if len(found) == count:
-                    break
         return tuple(found)
 
 
@@ -162,7 +186,18 @@ def _direction(vector: ArrayLike, name: str) -> NDArray[np.float64]:
     return np.asarray(scaled / np.sqrt(scaled @ scaled))
 
 
-def _spread(rows: NDArray[np.float64]) -> float | None:
+def _best(scores: NDArray[np.float64], count: int) -> list[int]:
+    """Where the highest are, best first; of equal ones the first."""
+    if count > _FEW:
+        return [int(index) for index in np.argsort(-scores, kind="stable")[:count]]
+    left, found = scores.copy(), []
+    for _ in range(min(count, len(left))):
+        found.append(int(left.argmax()))
+        left[found[-1]] = -np.inf
+    return found
+
+
+def _spread(rows: NDArray[np.float32]) -> float | None:
     found = float(np.std((rows @ rows.T)[np.triu_indices(len(rows), 1)]))
     return found if found > 1e-6 else None  # all the same: nothing can be measured with it
 

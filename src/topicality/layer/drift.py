@@ -19,6 +19,7 @@ from topicality.core.landmarks import Landmarks
 from topicality.core.rules import flattened, texts_of
 from topicality.core.score import RuleMembers
 from topicality.embed import load_background
+from topicality.embed.segment import load_heads
 from topicality.errors import ConfigError, InputError
 from topicality.ports import Embedder
 from topicality.types import Space
@@ -47,6 +48,8 @@ class Eviction:
 def landmarks_of(policy: Policy, embedder: Embedder) -> Landmarks:
     """Where a conversation may be heading: the policy's rules and the background's subjects.
 
+    With the encoder's map of subjects, if there is one: then messages are compared by what they are about alone.
+
     Raises:
         EmbedError: the encoder failed.
     """
@@ -56,7 +59,13 @@ def landmarks_of(policy: Policy, embedder: Embedder) -> Landmarks:
     for entry in entries:
         rows = [next(vectors) for _ in (*entry.members, *entry.counter)]
         members[entry.side].append(RuleMembers(entry.rule.name, entry.members, np.array(rows[: len(entry.members)])))
-    return Landmarks.of_rules(members["allowed"], members["blocked"], load_background(embedder))
+    heads = load_heads(embedder)
+    return Landmarks.of_rules(
+        members["allowed"],
+        members["blocked"],
+        load_background(embedder),
+        subjects=None if heads is None else heads.subjects,
+    )
 
 
 class DriftTracker:
@@ -71,7 +80,7 @@ class DriftTracker:
     Args:
         settings: how drift is decided. landmarks: see `core.drift.step` and `landmarks_of`. space: of the
             vectors.
-        sessions: most that are kept, at least 1; about 17 kB each with vectors of 384.
+        sessions: most that are kept, at least 1; about 9 kB each with vectors of 384.
         clock: seconds. The wall clock by default, not a monotonic one, since a snapshot outlives the process and the
             machine's start; a clock that goes backwards counts as standing still.
         on_evict: called for each session dropped, after the observation, outside the lock.
