@@ -183,10 +183,8 @@ class Trail:
     def __init__(self, heads: Heads) -> None:
         self.heads = heads
         self.rows: list[Row] = []  # the last LAGS, oldest first
-        self.table = np.zeros(
-            (LAGS + 2, heads.space.dimension), np.float32
-        )  # exponential mean, sum, last messages (newest first)
-        # subjects and aspects of the last messages: message i is in row i % LAGS
+        # of the last messages, message i is in row i % LAGS; in `table` after the exponential mean and the sum
+        self.table = np.zeros((LAGS + 2, heads.space.dimension), np.float32)
         self.near = [np.zeros((LAGS, way.dimension), np.float32) for way in (heads.subjects, heads.aspects)]
         self.squares = [0.0, 0.0]  # squared lengths of the first two
         self.sums = [0.0] * _SUMS
@@ -206,6 +204,7 @@ class Trail:
         low, spoken = spoken_words(text)
         cues, words = cues_of(low, spoken, role)
         dots = (self.table @ vector).tolist()
+        cosines = _newest_first(dots[2:], self.count)
         square = float(vector @ vector)
         past = self.rows[::-1]
         depth = len(past)
@@ -220,9 +219,11 @@ class Trail:
             subject,
             aspect,
             alike,
-            dots[2 : 2 + depth] + [-1.0] * (LAGS - depth),
-            [overlap(words, other.words) for other in past] + [0.0] * (LAGS - depth),
-            max(dots[2 : 2 + min(depth, 3)], default=0.0),
+            cosines[:depth] + [-1.0] * (LAGS - depth),
+            # most share nothing, which is told here without a call
+            [0.0 if words.isdisjoint(other.words) else overlap(words, other.words) for other in past]
+            + [0.0] * (LAGS - depth),
+            max(cosines[: min(depth, 3)], default=0.0),
             (dots[0] / (sqrt(self.squares[0]) + 1e-6), dots[1] / (sqrt(self.squares[1]) + 1e-6)),
             self._new_words(words, past),
             same,
@@ -243,13 +244,11 @@ class Trail:
             self.near[0][place], self.near[1][place] = row.subject, row.aspect
 
     def _known(self, vector: Array) -> Known:
-        place, alike = self.count % LAGS, []
-        found = self.heads.subjects(vector), self.heads.aspects(vector)
-        for near, own in zip(self.near, found, strict=True):
-            cosines = (near @ own).tolist()
-            alike.append(cosines[:place][::-1] + cosines[place:][::-1])  # the nearest first
-            near[place] = own
-        return Known(*found, (alike[0], alike[1]), self.heads.probes(vector))
+        subject, aspect = self.heads.subjects(vector), self.heads.aspects(vector)
+        first, second = ((near @ own).tolist() for near, own in zip(self.near, (subject, aspect), strict=True))
+        self.near[0][self.count % LAGS], self.near[1][self.count % LAGS] = subject, aspect
+        alike = _newest_first(first, self.count), _newest_first(second, self.count)
+        return Known(subject, aspect, alike, self.heads.probes(vector))
 
     def _new_words(self, words: Words, past: list[Row]) -> tuple[float, float]:
         if not words:
@@ -272,8 +271,7 @@ class Trail:
         table, squares = self.table, self.squares
         table[0] *= _DECAY
         table[:2] += row.vector
-        table[3:] = table[2:-1].copy()
-        table[2] = row.vector
+        table[2 + self.count % LAGS] = row.vector
         squares[0] = max(0.0, _DECAY**2 * squares[0] + 2 * _DECAY * dots[0] + square)
         squares[1] = max(0.0, squares[1] + 2 * dots[1] + square)
         self.rows.append(row)
@@ -283,6 +281,11 @@ class Trail:
         if len(self.seen) > _VOCABULARY:
             self.seen = set().union(*(other.words for other in self.rows))
         self.count += 1
+
+
+def _newest_first(ring: list[float], count: int) -> list[float]:
+    newest = count % LAGS
+    return ring[:newest][::-1] + ring[newest:][::-1]
 
 
 def _style(row: Row, past: list[Row]) -> Features:

@@ -27,22 +27,30 @@ def places(words: Sequence[str], *, asks: bool) -> list[int]:
         In order, each once; at least one.
     Cost: about 10 microseconds for a sentence or two.
     """
-    hashes = [_START, *map(_hashed, words[:_WORDS])]
-    found = {value >> _SHIFT for value in hashes}
-    found |= {(left * _LEFT + right * _RIGHT + 97 & _MASK) >> _SHIFT for left, right in pairwise(hashes)}
-    found.add(_run(_OPENING, hashes[1:4]))
-    found.add(_run(_ENDING, hashes[-3:]))
+    hashed = [_FIRST, *map(_hashed, words[:_WORDS])]
+    found = {place for place, _, _ in hashed}
+    found |= {(left + right & _MASK) >> _SHIFT for (_, left, _), (_, _, right) in pairwise(hashed)}
+    found.add(_run(_OPENING, hashed[1:4]))
+    found.add(_run(_ENDING, hashed[-3:]))
     if asks:
         found.add(_ASKS >> _SHIFT)
     return sorted(found)
 
 
-def _run(mark: int, hashes: list[int]) -> int:
-    for value in hashes:
-        mark = mark * _LEFT + value * _RIGHT + 97 & _MASK
+def _run(mark: int, hashed: list[tuple[int, int, int]]) -> int:
+    for _, _, right in hashed:
+        mark = mark * _LEFT + right & _MASK
     return mark >> _SHIFT
 
 
+def _parts(value: int) -> tuple[int, int, int]:
+    """The place of a hash, and what it adds to a pair as the left and as the right one."""
+    return value >> _SHIFT, value * _LEFT, value * _RIGHT + 97
+
+
 @lru_cache(maxsize=16384)
-def _hashed(word: str) -> int:
-    return crc32(word.encode())
+def _hashed(word: str) -> tuple[int, int, int]:
+    return _parts(crc32(word.encode()))
+
+
+_FIRST = _parts(_START)
