@@ -46,13 +46,7 @@ from topicality.types import Verdict
 
 KINDS = ("on", "abrupt", "subject", "gradual", "tangent", "apart", "pair", "hops", "moves")
 MIXED = ("on", "abrupt", "subject", "gradual", "tangent")
-FEEDS = (
-    "alone",
-    "context",
-    "better",
-    "vectors",
-    "heard",
-)  # vectors: the better reading, and vectors; heard: both, and vectors
+FEEDS = ("alone", "context", "better", "vectors", "heard")  # vectors: with the better reading; heard: with both
 SEEING = ("vectors", "heard")
 STAYS = {"hops": (1, 4), "moves": (10, 25)}  # messages on a topic of a joined policy
 

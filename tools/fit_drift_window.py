@@ -39,7 +39,7 @@ from talks import KINDS, MIXED, STAYS, Space, Talk, talks
 
 from topicality.core import drift_window as window
 from topicality.core.drift import Settings
-from topicality.core.drift_weights import Network
+from topicality.core.drift_network import Network, standard
 from topicality.core.drift_window import FEATURES, KEPT, LAST, OF_ONE, Seen
 
 Floats = NDArray[np.float64]
@@ -166,16 +166,11 @@ def fitted(
 ) -> Network:
     """Networks of several seeds, as a wide one that is their mean."""
     mean, scale = np.nanmean(seen[used], axis=0), np.nanstd(seen[used], axis=0) + 1e-6
-    standard = np.nan_to_num(np.clip((seen - mean) / scale, -4, 4)).astype(np.float32)
-    found = [learn(standard, seed).parts for seed in range(seeds)]
+    scaled = standard(seen, mean, scale).astype(np.float32)
+    found = [learn(scaled, seed).parts for seed in range(seeds)]
     inner, inner_bias, outer = (np.concatenate([one[at] for one in found], axis=-1) for at in range(3))
     bias = float(np.mean([one[3][0] for one in found]))
     return Network(mean, scale, inner, inner_bias, outer / seeds, bias)
-
-
-def log_odds(network: Network, seen: NDArray[np.float32]) -> Floats:
-    standard = np.nan_to_num(np.clip((seen - network.mean) / network.scale, -4, 4))
-    return np.asarray(np.tanh(standard @ network.inner + network.inner_bias) @ network.outer + network.bias)
 
 
 def evidence(data: Noted, seen: NDArray[np.float32], use: Bools) -> Network:
@@ -183,8 +178,8 @@ def evidence(data: Noted, seen: NDArray[np.float32], use: Bools) -> Network:
     used = data.read & use[:, None]
     wanted = data.off[used].astype(np.float32)
 
-    def learn(standard: NDArray[np.float32], seed: int, epochs: int = 6, batch: int = 1000) -> Learner:
-        learner, rng, x = Learner(len(OF_ONE), 8, seed), np.random.default_rng(seed), standard[used]
+    def learn(scaled: NDArray[np.float32], seed: int, epochs: int = 6, batch: int = 1000) -> Learner:
+        learner, rng, x = Learner(len(OF_ONE), 8, seed), np.random.default_rng(seed), scaled[used]
         steps = epochs * (len(x) // batch)
         for step in range(steps):
             if step % (len(x) // batch) == 0:
@@ -214,7 +209,7 @@ def together(data: Noted, seen: NDArray[np.float32], use: Bools, seeds: int = SE
     messages = never | sets[1][0]  # a little, each message by itself
     wanted = sets[1][0] & (data.count <= np.where(slow, 8, 5)[:, None])
 
-    def learn(standard: NDArray[np.float32], seed: int, batch: int = 128) -> Learner:
+    def learn(scaled: NDArray[np.float32], seed: int, batch: int = 128) -> Learner:
         learner, rng, rows = Learner(len(FEATURES), HIDDEN, seed), np.random.default_rng(seed), np.flatnonzero(use)
         each = len(rows) // batch
         for step in range(EPOCHS * each):
@@ -222,7 +217,7 @@ def together(data: Noted, seen: NDArray[np.float32], use: Bools, seeds: int = SE
                 rng.shuffle(rows)
             pick = rows[step % each * batch :][:batch]
             read = data.read[pick]
-            x = standard[pick][read]
+            x = scaled[pick][read]
             odds = np.full(read.shape, -1e9, dtype=np.float32)
             odds[read] = learner.log_odds(x)
             slope = 0.02 * np.where(messages[pick], chance(odds) - wanted[pick], 0)
@@ -269,7 +264,7 @@ def fill(data: Noted, seen: NDArray[np.float32], said: Floats) -> None:
         before = window.START
         for at in np.flatnonzero(data.read[index]):
             before = left[index, at] = window.summed(before, float(row[at]))
-    bounded = np.clip(said, -6, 6)
+    bounded = np.clip(said, -window.SURE, window.SURE)
     for values, first, most in ((bounded, EVIDENCE, KEPT), (left, LEFT, LAST + 1)):
         for age in range(most):
             seen[:, age:, first + age] = values[:, : values.shape[1] - age]
@@ -280,7 +275,7 @@ def held_out(data: Noted, fit: Callable[[Bools], Network], seen: NDArray[np.floa
     total, times = np.zeros(data.read.shape), np.zeros((len(data.talks), 1))
     for fold in range(FOLDS):
         mine = data.folds[:, fold]
-        total[mine] += log_odds(fit(~mine), seen[mine])
+        total[mine] += fit(~mine).log_odds(seen[mine])
         times[mine] += 1
     return total / times
 
@@ -331,48 +326,25 @@ _HEAD = '''"""Weights of `core.drift_window`, written by tools/fit_drift_window.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
-
-
-class Network(NamedTuple):
-    """One hidden layer: what is read, in standard deviations from its mean, to log-odds.
-
-    Attributes:
-        mean, scale: shape (F,). inner: shape (F, H). inner_bias, outer: shape (H,). bias: log-odds.
-    """
-
-    mean: NDArray[np.float64]
-    scale: NDArray[np.float64]
-    inner: NDArray[np.float64]
-    inner_bias: NDArray[np.float64]
-    outer: NDArray[np.float64]
-    bias: float
-
-
-def _table(text: str) -> NDArray[np.float64]:
-    return np.array(text.split(), dtype=np.float64)
-
+from topicality.core.drift_network import Network, table
 '''
 
 
 def text_of(networks: dict[str, Network]) -> str:
     parts = [_HEAD]
     for name, network in networks.items():
-        inner = f"_table({_numbers(network.inner, 3)}).reshape({len(network.mean)}, {len(network.outer)})"
+        inner = f"table({_numbers(network.inner, 3)}).reshape({len(network.mean)}, {len(network.outer)})"
         rows = [
-            f"_table({_numbers(table, 4)})"
-            for table in (network.mean, network.scale, network.inner_bias, network.outer)
+            f"table({_numbers(numbers, 4)})"
+            for numbers in (network.mean, network.scale, network.inner_bias, network.outer)
         ]
         arguments = (*rows[:2], inner, *rows[2:], f"{network.bias:.4g}")
         parts.append(f"\n{name} = Network(\n" + "".join(f"    {argument},\n" for argument in arguments) + ")\n")
     return "".join(parts)
 
 
-def _numbers(table: NDArray[Any], digits: int) -> str:
-    said = textwrap.fill(" ".join(f"{value:.{digits}g}" for value in table.ravel()), 116)
+def _numbers(numbers: NDArray[Any], digits: int) -> str:
+    said = textwrap.fill(" ".join(f"{value:.{digits}g}" for value in numbers.ravel()), 116)
     return f'"""\n{said}\n"""'
 
 

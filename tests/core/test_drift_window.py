@@ -18,8 +18,9 @@ from topicality.core.drift import Reading, Settings, reading_of, step
 from topicality.core.drift_change import Detector, level_of
 from topicality.core.drift_heard import Heard
 from topicality.core.drift_memory import MESSAGE, memory_of, standing
+from topicality.core.drift_network import Network
 from topicality.core.drift_state import DriftState
-from topicality.core.drift_weights import EVIDENCE, JOINT, Network
+from topicality.core.drift_weights import EVIDENCE, JOINT
 from topicality.core.drift_window import (
     ALONE,
     BEGUN,
@@ -33,7 +34,6 @@ from topicality.core.drift_window import (
     joint,
     room,
     summed,
-    weighed,
 )
 from topicality.core.landmarks import Landmarks
 from topicality.errors import InputError
@@ -228,8 +228,8 @@ def test_evidence_sums_up_and_is_forgotten() -> None:
 
 
 def test_what_is_not_known_is_as_usual() -> None:
-    assert np.isfinite(weighed(JOINT, np.full(len(FEATURES), np.nan)))
-    assert weighed(EVIDENCE, EVIDENCE.mean) == weighed(EVIDENCE, np.full(len(OF_ONE), np.nan))
+    assert np.isfinite(JOINT.log_odds(np.full(len(FEATURES), np.nan)))
+    assert EVIDENCE.log_odds(EVIDENCE.mean) == EVIDENCE.log_odds(np.full(len(OF_ONE), np.nan))
 
 
 def test_the_nearest_subject_and_how_distinct_it_is() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.core.segment_talk import BACK, FLIGHT, HEADS, PASTA, SPACE, embed, talk
 
 from topicality.core.segment import Decision, Segmenter
-from topicality.core.segment.state import VERSION
+from topicality.core.segment.state import VERSION, pack, unpack
 from topicality.errors import ConfigError, InputError, SpaceMismatchError
 from topicality.types import Message, Space
 from topicality.vectors import Array
@@ -313,6 +313,20 @@ def test_a_snapshot_is_not_pickle_and_damage_is_told() -> None:
             Segmenter.restore(HEADS, data[:4] + version.to_bytes(2, "little") + data[6:])
     with pytest.raises((InputError, SpaceMismatchError)):
         Segmenter.restore(None, data)
+
+
+def test_a_snapshot_whose_topics_lack_their_last_messages_is_damaged() -> None:
+    messages, vectors = talk(5, 12)
+    segmenter = Segmenter(HEADS)
+    for message, vector in zip(messages, vectors, strict=True):
+        segmenter.receive(message, vector)
+    values, arrays = unpack(segmenter.snapshot())
+    fewer = {**arrays, "tails": arrays["tails"][:-1]}
+    with pytest.raises(InputError, match="damaged"):
+        Segmenter.restore(HEADS, pack(values, fewer))
+    values["inner"]["tails"].pop()
+    with pytest.raises(InputError, match="damaged"):
+        Segmenter.restore(HEADS, pack(values, arrays))
 
 
 def test_the_state_does_not_grow_with_the_conversation() -> None:

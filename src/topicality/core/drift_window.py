@@ -19,8 +19,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from topicality.core.drift_memory import MESSAGE, Floats, bounded, memory_of, standing
-from topicality.core.drift_weights import EVIDENCE, JOINT, Network
+from topicality.core.drift_memory import MESSAGE, bounded, memory_of, standing
+from topicality.core.drift_network import Floats
+from topicality.core.drift_weights import EVIDENCE, JOINT
 
 LAST = 3  # messages that are read together
 KEPT = 5  # messages of which something is remembered
@@ -42,7 +43,7 @@ ALONE, BEGUN = 0.85, 6.0  # log-odds that the window may add to the rule's: so l
 # more where the last two are nearer to each other than to anything said before: another subject has begun
 SUSPECT = 0.0  # evidence from which a message speaks for off-topic by itself; two of the last three may add BEGUN too
 FIRST = 4  # remembered messages without which the rule counts too: conversations may begin off-topic, or turn at once
-_SURE = 6.0  # log-odds: more counts as this
+SURE = 6.0  # log-odds: more counts as this
 _LEAVE, _BACK = 0.03, 0.02  # probability that a conversation leaves its topics, a message, and comes back
 START = math.log(_LEAVE / (1.0 - _LEAVE))  # log-odds that it has left, before any message
 _LOOKS_ON, _LOOKS_OFF = 0.2, 0.06  # share of off-topic messages that look on-topic, and the other way round
@@ -87,12 +88,12 @@ def joint(
     Cost: O(K²).
     """
     found = features(window, cosines, readings, yardstick)
-    evidence = weighed(EVIDENCE, found[_OF_ONE])
+    evidence = float(EVIDENCE.log_odds(found[_OF_ONE]))
     before = window[1].left if len(window) > 1 else START
     newest = window[0]._replace(evidence=evidence, left=summed(before, evidence))
     window = (newest, *window[1:])
     sequence(found, window)
-    felt = min(weighed(JOINT, found), newest.odds + room(window, cosines))
+    felt = min(float(JOINT.log_odds(found)), newest.odds + room(window, cosines))
     known = len(cosines) - min(len(window), LAST)
     return (felt if known >= FIRST else max(felt, newest.odds)), newest
 
@@ -144,15 +145,8 @@ def room(window: Sequence[Seen], cosines: NDArray[np.float32]) -> float:
     return BEGUN if begun else ALONE
 
 
-def weighed(network: Network, found: Floats) -> float:
-    """A network's output; what is not known is as usual."""
-    standard = np.minimum(np.maximum((found - network.mean) / network.scale, -4.0), 4.0)
-    standard[np.isnan(standard)] = 0.0
-    return float(np.tanh(standard @ network.inner + network.inner_bias) @ network.outer) + network.bias
-
-
 def _sure(odds: float) -> float:
-    return min(max(odds, -_SURE), _SURE)
+    return min(max(odds, -SURE), SURE)
 
 
 _OF_ONE = np.array(OF_ONE)

@@ -147,9 +147,8 @@ def cues_of(low: str, words: list[str], role: str) -> tuple[Cues, Words]:
     second = words[1] if count > 1 else ""
     content = frozenset([_stem(word) for word in known if len(word) > 2 and word not in _STOP])
     asks, you = "?" in low, "you" in low
-    thanks = (
-        "thank" in low or "thx" in low or "appreciate" in low
-    )  # a pattern is tried only where it can match: half the time
+    # a pattern is tried only where it can match, which halves the time
+    thanks = "thank" in low or "thx" in low or "appreciate" in low
     offers = you or "else" in low or "help" in low or "shall i" in low or "should i" in low
     wh = first in _WH or ((first in _ANAPHORS or first in _ASSENTS or first == "i") and second in _WH)
     auxiliary = first in _AUXILIARIES and second != ""

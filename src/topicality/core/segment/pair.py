@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -204,8 +205,8 @@ class PairTalk:
             getattr(topics, name)[:used] = arrays[name]
         trail.look_back()
         tails = iter(arrays["tails"])
-        topics.tail[:used] = [_tail(kept, tails, trail.heads) for kept in values["tails"]]
-        for slot, own in enumerate(values["words"]):
+        for slot, (own, tail) in enumerate(zip(values["words"], values["tails"], strict=True)):
+            topics.tail[slot] = _tail(tail, tails, trail.heads)
             topics.own[slot] = dict(own)
             for word, times in own:
                 topics.words.setdefault(word, {})[slot] = times
@@ -250,7 +251,7 @@ def _tail(values: list[Any], rows: Iterator[Array], heads: Heads) -> tuple[Said,
     cut = heads.subjects.dimension
     return tuple(
         Said(row[:cut], row[cut:], Cues(*cues), frozenset(words), tuple(ends))
-        for (cues, words, ends), row in zip(values, rows, strict=False)
+        for (cues, words, ends), row in zip(values, islice(rows, len(values)), strict=True)
     )
 
 
